@@ -1,0 +1,16 @@
+"""A plan engine on the standard `graphlib`: reviewed pipelines of tool calls, run by one command.
+
+The modules form rows, and a module imports only from rows above its own (tests/plans/test_imports.py proves it):
+
+    0  errors paths                 what goes wrong, where files live
+    1  documents templates schema   plan files, {{references}}, JSON Schema
+    2  dependencies records         step order, run records
+    3  config tools validation      settings, the tool registry, problems of a plan
+    4  execution control authoring  running, the seven control steps, editing
+    5  wire mcp_client user_tools builtins models
+    5b workspace                    one configuration with everything it names, put together
+    6  mcp_server drafting
+    7  cli __main__
+"""
+
+__version__ = "0.1.0+dev"
