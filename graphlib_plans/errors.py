@@ -1,7 +1,7 @@
 """What can go wrong, as data and as exceptions.
 
-A `Problem` is a finding: it is returned, listed and compared, never raised. A `PlanError` is something the user is told in
-one sentence. A `StopRun` ends a run and is no failure of a step, so retries, `on_error` and agents never catch it.
+A `Problem` is a finding: it is returned, listed and compared, never raised. A `PlanError` is something the user is told
+in one sentence. A `StopRun` ends a run and is no failure of a step, so retries, `on_error` and agents never catch it.
 
 Every `PlanError` has a stable `kind` (the list is in docs/plans.md); texts may change, kinds do not.
 """
