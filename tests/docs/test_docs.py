@@ -1,0 +1,155 @@
+"""The documentation names everything a user can type, meet or read, and what it names exists.
+
+The lists come from the code: the string literals of mcp_relay.py hold its flags, routes, event types and environment
+variables, and Exit its exit codes. Something deliberately left out of the documentation is listed here by name.
+"""
+import ast
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CHANGES.md"] + list((ROOT / "docs").glob("*.md"))
+               + list((ROOT / "vendor").glob("*.md")))
+DOCS = "\n".join(path.read_text("utf-8") for path in PAGES if path.parent.name == "docs")
+
+
+def literals(path):
+    """Return every string literal of a Python file, docstrings left out, longest ones too."""
+    tree = ast.parse(path.read_text("utf-8"))
+    docstrings = {id(node.body[0].value) for node in ast.walk(tree)
+                  if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+                  and node.body and isinstance(node.body[0], ast.Expr)}
+    return [node.value for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in docstrings]
+
+
+RELAY = literals(ROOT / "mcp_relay.py")
+#: The page has words of its own; only what Python says counts.
+RELAY = [text for text in RELAY if "<!doctype html" not in text.lower()]
+
+
+def found(pattern, texts):
+    """Return the sorted set of all matches of a pattern in the texts."""
+    return sorted({match for text in texts for match in re.findall(pattern, text)})
+
+
+def relay_exit_codes():
+    """Return {name: number} of the class Exit in mcp_relay.py, which the file promises to keep stable."""
+    tree = ast.parse((ROOT / "mcp_relay.py").read_text("utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef) and node.name == "Exit":
+            return {entry.targets[0].id: ast.literal_eval(entry.value) for entry in node.body
+                    if isinstance(entry, ast.Assign)}
+    raise AssertionError("mcp_relay.py has no class Exit")
+
+
+FLAGS = found(r"(?<![\w-])--[a-z][a-z-]+", RELAY)
+VARIABLES = found(r"\b(?:MCP_RELAY|GRAPHMIND)_[A-Z_]+\b", RELAY)
+ROUTES = [text for text in found(r"^/api/[\w/{}]+$", RELAY)]
+EVENTS = found(r"^(?:(?:run|node|hold)\.[a-z]+)$", RELAY)
+
+
+def test_the_lists_are_not_empty():
+    assert "--trace" in FLAGS and "MCP_RELAY_PORT" in VARIABLES
+
+
+@pytest.mark.parametrize("flag", FLAGS)
+def test_every_flag_is_documented(flag):
+    assert re.search(r"`[^`\n]*%s\b(?!-)" % re.escape(flag), DOCS), "no page of docs/ has `%s`" % flag
+
+
+@pytest.mark.parametrize("name", VARIABLES)
+def test_every_environment_variable_is_documented(name):
+    assert re.search(r"`%s`" % name, DOCS), "no page of docs/ has `%s`" % name
+
+
+@pytest.mark.parametrize("route", ROUTES)
+def test_every_route_is_documented(route):
+    assert re.search(r"`[A-Z]* ?%s[`?]" % re.escape(route), DOCS), "no page of docs/ has `%s`" % route
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_every_event_type_is_documented(event):
+    assert "`%s`" % event in DOCS, "no page of docs/ has `%s`" % event
+
+
+@pytest.mark.parametrize("name, number", sorted(relay_exit_codes().items()))
+def test_every_exit_code_is_documented(name, number):
+    assert re.search(r"^\| *`?%d`? *\|" % number, DOCS, re.MULTILINE), (
+        "no table of docs/ has a row that begins with exit code %d (%s)" % (number, name))
+
+
+def prose_and_code(page):
+    """Return (text outside fenced blocks, [text of each fenced block])."""
+    parts = re.split(r"^```.*$", page.read_text("utf-8"), flags=re.MULTILINE)
+    return "\n".join(parts[0::2]), parts[1::2]
+
+
+def anchors(page):
+    """Return the anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ +(.+?) *$", prose_and_code(page)[0], re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_resolve(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose_and_code(page)[0]):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (page.parent / name).resolve() if name else page
+        assert linked.exists(), "%s links to %s, which is not there" % (page.name, target)
+        assert not anchor or anchor in anchors(linked), "%s links to %s: no such heading" % (page.name, target)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_named_in_commands_exist(page):
+    for block in prose_and_code(page)[1]:
+        for name in re.findall(r"(?<![\w./-])python3 ((?:[\w.-]+/)*[\w-]+\.py)\b", block):
+            assert (ROOT / name).exists() or name.startswith("tools/"), "%s runs %s, which is not there" % (
+                page.name, name)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_flags_named_for_the_relay_exist(page):
+    for block in prose_and_code(page)[1]:
+        for line in block.splitlines():
+            if "mcp_relay.py" in line:
+                ours = line.split("mcp_relay.py", 1)[1].split(" -- ")[0].split("down")[0]
+                assert set(found(r"(?<![\w-])--[a-z][a-z-]+", [ours])) <= set(FLAGS), line
+
+
+def readme_commands():
+    """Return the two commands of the README's section "Try it"."""
+    section = (ROOT / "README.md").read_text("utf-8").split("## Try it", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^```\n(.+)\n```$", section, re.MULTILINE)
+
+
+def test_the_readme_begins_with_two_commands():
+    assert len(readme_commands()) == 2
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_the_first_command_of_the_readme_works(tmp_path):
+    # python3 of the command is the Python that runs this test.
+    os.symlink(sys.executable, str(tmp_path / "python3"))
+    env = dict(os.environ, PATH="%s%s%s" % (tmp_path, os.pathsep, os.environ["PATH"]), MCP_RELAY_HOME=str(tmp_path))
+    done = subprocess.run(["bash", "-c", readme_commands()[0]], cwd=str(ROOT), env=env, stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, timeout=120)
+    assert done.returncode == 0, done.stderr.decode("utf-8", "replace")
+    assert b"mcp_relay: " in done.stderr and b"Traceback" not in done.stderr
+
+
+def test_the_second_command_of_the_readme_is_what_ci_runs():
+    assert readme_commands()[1] in (ROOT / ".ci" / "run").read_text("utf-8")
+
+
+def test_the_changes_tell_of_this_version():
+    version = re.search(r'^__version__ = "(.+)"', (ROOT / "mcp_relay.py").read_text("utf-8"), re.MULTILINE).group(1)
+    assert "## %s " % version.split("+")[0] in (ROOT / "CHANGES.md").read_text("utf-8")
