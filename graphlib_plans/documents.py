@@ -1,7 +1,8 @@
 """Plan documents: reading files, their shape, and the catalog of a set of directories.
 
-A document is a plain JSON object; a `Plan` is the same thing with names. JSON files are read and written, TOML files are
-read, YAML files too where PyYAML is installed. Whatever a file contains, the result is a document or a `DocumentError`.
+A document is a plain JSON object; a `Plan` is the same thing with names. JSON files are read and written, TOML files
+are read, YAML files too where PyYAML is installed. Whatever a file contains, the result is a document or a
+`DocumentError`.
 
 This module knows the *shape* of a plan (keys and types). What a plan *means* (ids, references, gates) is in validation.
 """

@@ -178,7 +178,8 @@ def test_a_scope_may_be_any_mapping():
 
 
 def test_references_name_every_tag_with_its_place():
-    value = {"a": ["{{E1.rows.0.id}}", "x"], "b/c": "{{#E2.rows}}{{name}}{{E3.x}}{{/E2.rows}}{{^E4?}}{{E5.length?}}{{/E4?}}"}
+    sections = "{{#E2.rows}}{{name}}{{E3.x}}{{/E2.rows}}{{^E4?}}{{E5.length?}}{{/E4?}}"
+    value = {"a": ["{{E1.rows.0.id}}", "x"], "b/c": sections}
     assert templates.references(value, "/steps/0/input") == [
         Reference("E1", ("rows", 0, "id"), "/steps/0/input/a/0"),
         Reference("E2", ("rows",), "/steps/0/input/b~1c", optional=True),
