@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import unicodedata
 
 import pytest
 
@@ -48,6 +49,12 @@ def our_lines(err):
     """Lines of the relay itself in its stderr (bytes), as text without their prefix."""
     prefix = "mcp_relay: "
     return [line[len(prefix):] for line in err.decode("utf-8", "replace").split("\n") if line.startswith(prefix)]
+
+
+def dangerous(text):
+    """Characters of text that act on a terminal: controls except newline, bidi and other invisible formats."""
+    return [hex(ord(each)) for each in text
+            if each != "\n" and unicodedata.category(each) in ("Cc", "Cf", "Zl", "Zp", "Cs")]
 
 
 def quiet_environment(home, port):
@@ -206,8 +213,8 @@ class Session:
             stream.thread.join(LIMIT_S)
             if not stream.ended:
                 pytest.fail("%s was not closed although the process ended\n%s" % (stream.name, self.report()))
-        return Result(code, self.streams["stdout"].data if "stdout" in self.streams else b"",
-                      self.streams["stderr"].data if "stderr" in self.streams else b"")
+        return Result(code, *(bytes(self.streams[name].data) if name in self.streams else b""
+                              for name in ("stdout", "stderr")))
 
     def finish(self):
         """Close stdin and wait()."""

@@ -113,7 +113,8 @@ def long_lived(relay_file, nowhere):
 
 
 FRAGMENTS = st.one_of(st.binary(max_size=200), st.sampled_from(sorted(ODD.values())[:20]),
-                      st.sampled_from([b"\n", b"\r\n", b'{"jsonrpc":"2.0","id":', b"1}", b'"', b"\\", b"\xff", b"[", b"{"]))
+                      st.sampled_from([b"\n", b"\r\n", b'{"jsonrpc":"2.0","id":', b"1}", b'"', b"\\", b"\xff", b"[",
+                                       b"{"]))
 
 
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -383,7 +384,8 @@ def test_a_direct_run_and_a_relayed_run_are_the_same(run, tmp_path):
         b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{"protocolVersion":"2025-11-25","capabilities":{}}}',
         b'{"jsonrpc":"2.0","method":"notifications/initialized"}',
         b'{ "method":"tools/list", "jsonrpc":"2.0", "id":9007199254740993 }',
-        b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"echo","arguments":{"text":"\\ud83d\\ude00"}}}',
+        b'{"jsonrpc":"2.0","id":"a","method":"tools/call","params":{"name":"echo",'
+        b'"arguments":{"text":"\\ud83d\\ude00"}}}',
         b'garbage', b'',
         b'[{"jsonrpc":"2.0","id":5,"method":"ping"},{"jsonrpc":"2.0","id":6,"method":"ping"}]',
         b'{"jsonrpc":"2.0","id":7,"method":"tools/call","params":{"name":"big","arguments":{"bytes":2097152}}}',
