@@ -120,17 +120,15 @@ def _measure(value, what):
     """Refuse a value that is nested too deeply or has too many parts. Does not recurse."""
     level, depth, count = [value], 0, 0
     while level:
-        below = []
-        for part in level:
-            if isinstance(part, dict):
-                below.extend(part.values())
-            elif isinstance(part, list):
-                below.extend(part)
-            if len(below) + count > MAX_VALUES:
-                raise DocumentError(f"{what} has more than {MAX_VALUES:,} values")
-        level, depth, count = below, depth + 1, count + len(below)
-        if depth > MAX_DEPTH + 1:
+        containers = [part for part in level if isinstance(part, (dict, list))]
+        if containers and depth >= MAX_DEPTH:
             raise DocumentError(f"{what} is nested deeper than {MAX_DEPTH} levels")
+        level, depth = [], depth + 1
+        for part in containers:
+            level.extend(part.values() if isinstance(part, dict) else part)
+            if count + len(level) > MAX_VALUES:
+                raise DocumentError(f"{what} has more than {MAX_VALUES:,} values")
+        count += len(level)
 
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -302,7 +300,7 @@ def _yaml_loader():
     for tag, pattern, first in (
         ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
         ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-        ("int", r"[-+]?[0-9]+", "-+0123456789"),
+        ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", "-+0123456789"),
         ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", "-+.0123456789"),
         ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", "-+."),
         ("merge", r"<<", "<"),
@@ -310,7 +308,8 @@ def _yaml_loader():
         Loader.add_implicit_resolver(f"tag:yaml.org,2002:{tag}", re.compile(rf"(?:{pattern})\Z"), list(first))
 
     def construct_int(loader, node):
-        return int(loader.construct_scalar(node))
+        text = loader.construct_scalar(node)
+        return int(text, {"0o": 8, "0x": 16}.get(text[:2], 10))
 
     def construct_mapping(loader, node):
         mapping = {}

@@ -60,6 +60,38 @@ def with_defaults(value, schema):
     return {**value, **missing} if missing else value
 
 
+def check_arguments(arguments, schema):
+    """Return (arguments with defaults, Problems) of a call, by the rule for plans, user tools and builtins.
+
+    Nothing is converted: "3" is no integer. A name that is no property is a problem (a misspelled one would be lost
+    in silence), unless the schema has no `properties` or says with `additionalProperties` or `patternProperties`
+    what else may come.
+    """
+    arguments = with_defaults(arguments, schema)
+    found = problems(arguments, schema)
+    if isinstance(schema, dict) and isinstance(arguments, dict):
+        found += _unknown_names(arguments, schema)
+    return arguments, found
+
+
+def _unknown_names(arguments, schema):
+    known = known_names(schema)
+    if known is None or "additionalProperties" in schema:  # false has been reported by the check itself
+        return []
+    return [_unknown((name,), "additionalProperties", known) for name in arguments if name not in known]
+
+
+def known_names(schema):
+    """Return the property names a schema's object may have, alternatives included; None when any name may come."""
+    if not isinstance(schema, dict) or schema.get("additionalProperties", False) is not False:
+        return None
+    listed = inline_refs(schema)
+    open_keywords = ("patternProperties", "unevaluatedProperties", "if", "dependentSchemas", "dependencies")
+    if any(keyword in schema for keyword in open_keywords) or not (listed["properties"] or "properties" in schema):
+        return None
+    return list(listed["properties"])
+
+
 def compile(schema):
     """Return the Validator of a schema, from a cache where it is the very same object."""
     entry = _CACHE.get(id(schema))

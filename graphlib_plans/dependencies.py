@@ -1,0 +1,135 @@
+"""Which step waits for which: a plan as a graph for `graphlib.TopologicalSorter`.
+
+A step waits for
+  1. the steps its templates refer to, and the steps in its `after`;
+  2. the last `exit` or `ask` before it in the file; an exit or ask waits for every step before it;
+  3. the step before it that may change the world, when it may change the world itself, so that such steps keep
+     their file order; a plan with `"parallel": true` gives this rule up.
+What is left may run at the same time.
+"""
+
+import graphlib
+
+from . import documents, templates
+from .errors import InvalidPlan, Problem
+
+#: Steps that nothing is moved across: the one may end the plan, the other speaks with a person.
+BARRIERS = ("exit", "ask")
+
+
+def order(plan, is_read_only):
+    """Return {step id: ids of the steps it waits for}, in file order; its size is linear in the plan's.
+
+    is_read_only: tool name or agent pattern → whether a call of it leaves the world as it is.
+    """
+    return _waits(
+        [(step.id, step.tool, step.input, step.after, step.on_error) for step in plan.steps],
+        is_read_only,
+        plan.parallel,
+    )
+
+
+def sorter(plan, is_read_only):
+    """Return the plan's TopologicalSorter, prepared. InvalidPlan (order_cycle) when steps wait for each other."""
+    graph = graphlib.TopologicalSorter(order(plan, is_read_only))
+    try:
+        graph.prepare()
+    except graphlib.CycleError as error:
+        raise InvalidPlan.of([_cycle_problem(error.args[1], plan.document)]) from None
+    return graph
+
+
+def levels(plan, is_read_only):
+    """Return the step ids in groups: all of a group could run at the same time, once the groups before it are done."""
+    graph, groups = sorter(plan, is_read_only), []
+    while graph.is_active():
+        groups.append(list(graph.get_ready()))
+        graph.done(*groups[-1])
+    return groups
+
+
+def order_problems(document):
+    """Return what is wrong with the order of a document's steps: after_unknown, after_self, order_cycle.
+
+    Steps of the wrong shape are left out; shape_problems tells about those.
+    """
+    steps = [
+        (step["id"], step.get("tool"), step.get("input"), _names(step.get("after")), step.get("on_error"))
+        for step in document.get("steps") or ()
+        if isinstance(step, dict) and isinstance(step.get("id"), str)
+    ]
+    known = {step[0] for step in steps}
+    problems = []
+    for index, step in enumerate(document.get("steps") or ()):
+        if not isinstance(step, dict):
+            continue
+        for position, name in enumerate(_names(step.get("after"))):
+            place = documents.pointer("steps", index, "after", position)
+            if name == step.get("id"):
+                problems.append(Problem(place, "after_self", f"step {name!r} waits for itself", "remove it from after"))
+            elif name not in known:
+                text = f"step {step.get('id')!r} waits for {documents.shorten(name, 80)!r}, and there is no such step"
+                problems.append(Problem(place, "after_unknown", text, documents.did_you_mean(name, known)))
+    # Reading tools give the fewest edges that always hold: a cycle among those is there whatever the tools are.
+    graph = graphlib.TopologicalSorter(_waits(steps, lambda name: True, bool(document.get("parallel"))))
+    try:
+        graph.prepare()
+    except graphlib.CycleError as error:
+        problems.append(_cycle_problem(error.args[1], document))
+    return problems
+
+
+def _names(after):
+    return [name for name in after if isinstance(name, str)] if isinstance(after, list) else []
+
+
+def _cycle_problem(cycle, document):
+    # graphlib lists predecessors first and repeats the first node at the end.
+    chain = " → ".join(reversed(cycle))
+    ids = [step.get("id") if isinstance(step, dict) else None for step in document.get("steps", ())]
+    place = documents.pointer("steps", ids.index(cycle[0])) if cycle[0] in ids else "/steps"
+    hint = "change `after`, or the order of the steps"
+    return Problem(place, "order_cycle", f"steps wait for each other: {chain}", hint)
+
+
+def _waits(steps, is_read_only, parallel):
+    """steps: (id, tool, input, after, on_error) in file order. Names that are no step's are left out."""
+    waits, since_barrier, barrier, writer = {}, [], None, None
+    known = {step[0] for step in steps}
+    for name, tool, arguments, after, on_error in steps:
+        before = {other for other in after if other in known and other != name}
+        for reference in templates.references([arguments, on_error]):
+            # Only earlier steps: inside a section the name of a later one is a field of the item.
+            if reference.root in waits:
+                before.add(reference.root)
+        if barrier is not None:
+            before.add(barrier)
+        if tool in BARRIERS:
+            before.update(since_barrier)
+            since_barrier, barrier = [], name
+        else:
+            since_barrier.append(name)
+            if not parallel and not reads_only(tool, arguments, is_read_only):
+                if writer is not None:
+                    before.add(writer)
+                writer = name
+        before.discard(name)
+        waits[name] = waits.get(name, set()) | before
+    return waits
+
+
+def reads_only(tool, arguments, is_read_only):
+    """Say whether a call, with everything inside its bodies, leaves the world as it is."""
+    if tool in ("filter", *BARRIERS):
+        return True
+    if tool == "agent":
+        patterns = arguments.get("tools") if isinstance(arguments, dict) else None
+        return isinstance(patterns, list) and all(map(is_read_only, patterns))
+    if tool in documents.CONTROL_STEPS:
+        return all(_body_reads_only(body, is_read_only) for _, body in documents.bodies(tool, arguments))
+    return is_read_only(tool)
+
+
+def _body_reads_only(body, is_read_only):
+    calls = [call for call in (body if isinstance(body, list) else [body]) if isinstance(call, dict)]
+    return all(reads_only(call.get("tool"), call.get("input"), is_read_only) for call in calls)
