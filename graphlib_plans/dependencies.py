@@ -31,12 +31,21 @@ def order(plan, is_read_only):
 
 def sorter(plan, is_read_only):
     """Return the plan's TopologicalSorter, prepared. InvalidPlan (order_cycle) when steps wait for each other."""
-    graph = graphlib.TopologicalSorter(order(plan, is_read_only))
+    graph, cycle = _prepare(order(plan, is_read_only))
+    if cycle:
+        raise InvalidPlan.of([_cycle_problem(cycle, plan.document)])
+    return graph
+
+
+def _prepare(waits):
+    """Return (prepared sorter, None), or (sorter, the steps of a cycle)."""
+    # Sorted, because sets of names come in another order in every process, and with them the cycle that is found.
+    graph = graphlib.TopologicalSorter({name: sorted(before) for name, before in waits.items()})
     try:
         graph.prepare()
     except graphlib.CycleError as error:
-        raise InvalidPlan.of([_cycle_problem(error.args[1], plan.document)]) from None
-    return graph
+        return graph, error.args[1][:-1]  # the first node is repeated at the end
+    return graph, None
 
 
 def levels(plan, is_read_only):
@@ -71,11 +80,9 @@ def order_problems(document):
                 text = f"step {step.get('id')!r} waits for {documents.shorten(name, 80)!r}, and there is no such step"
                 problems.append(Problem(place, "after_unknown", text, documents.did_you_mean(name, known)))
     # Reading tools give the fewest edges that always hold: a cycle among those is there whatever the tools are.
-    graph = graphlib.TopologicalSorter(_waits(steps, lambda name: True, bool(document.get("parallel"))))
-    try:
-        graph.prepare()
-    except graphlib.CycleError as error:
-        problems.append(_cycle_problem(error.args[1], document))
+    _, cycle = _prepare(_waits(steps, lambda name: True, bool(document.get("parallel"))))
+    if cycle:
+        problems.append(_cycle_problem(cycle, document))
     return problems
 
 
@@ -84,11 +91,17 @@ def _names(after):
 
 
 def _cycle_problem(cycle, document):
-    # graphlib lists predecessors first and repeats the first node at the end.
-    chain = " → ".join(reversed(cycle))
-    ids = [step.get("id") if isinstance(step, dict) else None for step in document.get("steps", ())]
-    place = documents.pointer("steps", ids.index(cycle[0])) if cycle[0] in ids else "/steps"
-    hint = "change `after`, or the order of the steps"
+    """cycle: ids, each of which the next one waits for. The problem points at a step whose `after` can be changed."""
+    places = {
+        step["id"]: (not step.get("after"), index)
+        for index, step in enumerate(document["steps"])
+        if isinstance(step, dict) and isinstance(step.get("id"), str)
+    }
+    first = min(cycle, key=places.__getitem__)
+    start = cycle.index(first)
+    chain = " → ".join([*reversed(cycle[start + 1 :] + cycle[: start + 1]), first])
+    place = documents.pointer("steps", places[first][1])
+    hint = "an arrow means: waits for; change `after`, or the order of the steps"
     return Problem(place, "order_cycle", f"steps wait for each other: {chain}", hint)
 
 
