@@ -1,10 +1,13 @@
 """Fixtures for all tests; the helpers themselves are in support.py."""
 
+import itertools
+import os
 import shutil
 import sys
 
 import pytest
 
+import hubs
 import support
 
 
@@ -66,3 +69,53 @@ def lifeline(tmp_path):
 
 def _plain(argument):
     return argument if isinstance(argument, (str, bytes)) else str(argument)
+
+
+@pytest.fixture(scope="module")
+def module_hub(relay_file, tmp_path_factory):
+    """One hub for all tests of a module that do not kill it; the fixture `hub` resets it for each test."""
+    shared = hubs.Hub(relay_file, tmp_path_factory.mktemp("hub"))
+    yield shared
+    shared.destroy()
+
+
+@pytest.fixture
+def hub(module_hub):
+    """The module's hub in the state of a fresh one."""
+    module_hub.reset()
+    yield module_hub
+    for watch in module_hub.watches:
+        watch.close()
+    module_hub.watches.clear()
+
+
+@pytest.fixture
+def own_hub(relay_file, tmp_path):
+    """own_hub(*arguments, **keywords) -> a hub of this test's own, for tests that hurt it."""
+    started = []
+
+    def start_hub(*arguments, folder=tmp_path, **keywords):
+        started.append(hubs.Hub(relay_file, folder, *arguments, **keywords))
+        return started[-1]
+
+    yield start_hub
+    for each in started:
+        each.destroy()
+
+
+@pytest.fixture
+def attach(start, tmp_path):
+    """attach(hub, *options, server="raw") -> Debugged: a relay in front of that fixture server, attached."""
+    count = itertools.count(1)
+
+    def start_attached(hub, *options, server="raw", arguments=(), env=None, **keywords):
+        number = next(count)
+        tag = "tag-%d-%s" % (number, os.path.basename(str(tmp_path)))[-40:]
+        log = tmp_path / ("log-%d" % number)
+        log.touch()
+        session = start("--port", hub.port, "--home", hub.home, *options,
+                        server=support.server(server, "--log", log, *arguments, "--tag", tag),
+                        env=dict(support.quiet_environment(hub.home, hub.port), **(env or {})), **keywords)
+        return hubs.Debugged(hub, session, tag, log)
+
+    return start_attached

@@ -352,7 +352,7 @@ def test_a_line_of_a_hundred_megabytes(start, tmp_path, options):
     block = tmp_path / "block"
     block.write_bytes(b"x" * (1 << 20))
     session = start(*options, server=server("pour", "--stdout", block, "--times", 100, "--answer", "end\n"))
-    session.wait_out(b"xend\n")
+    session.wait_out(100 << 20)
     peak = _peak_memory(session.pid)
     result = session.finish()
     assert result.code == 0 and len(result.out) == 100 * (1 << 20) + 4

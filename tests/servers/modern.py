@@ -1,4 +1,5 @@
-"""A server of the 2026-07-28 era: server/discover, results with resultType, no initialize."""
+"""A server of the 2026-07-28 era: server/discover, results with resultType, no initialize. Arguments are ignored,
+but for --log FILE: append every received line there."""
 
 import json
 import sys
@@ -30,7 +31,10 @@ def answer(message):
     return {"error": {"code": -32601, "message": "Method not found"}}
 
 
+log = open(sys.argv[sys.argv.index("--log") + 1], "ab", 0) if "--log" in sys.argv else None
 for line in iter(sys.stdin.buffer.readline, b""):
+    if log:
+        log.write(line)
     request = json.loads(line.decode())
     if "id" in request and "method" in request:
         body = answer(request)

@@ -1,7 +1,8 @@
 """An MCP server that writes its JSON by hand: valid, but with spacing, escapes and numbers no serialiser emits.
 
-raw.py [--log FILE] [--noisy] [--instructions TEXT]
+raw.py [--log FILE] [--noisy] [--tag WORD]
 --log FILE: append every received line, so that a test can prove what reached the server and what did not.
+--tag WORD: ignored; makes the command line of this run unique.
 --noisy: one stderr line for each received message.
 
 Tools: echo, boom (-32603), softfail (isError), slow (answers at the next notifications/go), never, big, notify,
@@ -19,6 +20,7 @@ import sys
 parser = argparse.ArgumentParser()
 parser.add_argument("--log")
 parser.add_argument("--noisy", action="store_true")
+parser.add_argument("--tag")
 options = parser.parse_args()
 log = open(options.log, "ab", 0) if options.log else None
 slow = []  # ids of calls of "slow" without an answer so far
