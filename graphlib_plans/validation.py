@@ -348,14 +348,13 @@ class _StaticCheck:
         if not isinstance(rule, dict):
             return
         place += "/output_schema"
-        self.check_schema(place, label, rule, "agent_schema_invalid")
-        if rule.get("type", "object") != "object" or "type" not in rule and "properties" not in rule:
-            self.add(place, "agent_schema_not_object", f'{label}: output_schema must have "type": "object"')
-
-    def check_schema(self, place, label, rule, code):
-        for problem in schema.schema_problems(rule):
+        found = schema.schema_problems(rule)
+        for problem in found:
             text = f"{label}: output_schema is no JSON Schema: {problem.text}"
-            self.add(place + problem.pointer, code, text, problem.hint)
+            self.add(place + problem.pointer, "agent_schema_invalid", text, problem.hint)
+        is_object = rule.get("type") == "object" or ("type" not in rule and "properties" in rule)
+        if not found and not is_object:
+            self.add(place, "agent_schema_not_object", f'{label}: output_schema must have "type": "object"')
 
     def check_ask(self, place, label, arguments):
         rule = arguments.get("output_schema")
@@ -618,7 +617,7 @@ class _CatalogCheck:
 
     def visit(self, document, chain):
         """Check one plan. chain: identifiers of the plans that led here."""
-        identifier = document.get("identifier")
+        identifier = str(document.get("identifier"))
         trail = (*chain, identifier)
         self.visited.add(identifier)
         required = document.get("requires_servers")
