@@ -64,14 +64,12 @@ def order_problems(document):
     """
     steps = [
         (step["id"], step.get("tool"), step.get("input"), _names(step.get("after")), step.get("on_error"))
-        for step in document.get("steps") or ()
-        if isinstance(step, dict) and isinstance(step.get("id"), str)
+        for _, step in documents.steps_of(document)
+        if isinstance(step.get("id"), str)
     ]
     known = {step[0] for step in steps}
     problems = []
-    for index, step in enumerate(document.get("steps") or ()):
-        if not isinstance(step, dict):
-            continue
+    for index, step in documents.steps_of(document):
         for position, name in enumerate(_names(step.get("after"))):
             place = documents.pointer("steps", index, "after", position)
             if name == step.get("id"):
@@ -94,8 +92,8 @@ def _cycle_problem(cycle, document):
     """cycle: ids, each of which the next one waits for. The problem points at a step whose `after` can be changed."""
     places = {
         step["id"]: (not step.get("after"), index)
-        for index, step in enumerate(document["steps"])
-        if isinstance(step, dict) and isinstance(step.get("id"), str)
+        for index, step in documents.steps_of(document)
+        if isinstance(step.get("id"), str)
     }
     first = min(cycle, key=places.__getitem__)
     start = cycle.index(first)

@@ -640,10 +640,17 @@ def bodies(tool, arguments):
     return [(key, arguments[key]) for key in _BODY_KEYS.get(tool, ()) if key in arguments]
 
 
+def steps_of(document):
+    """Return the steps of a document as (index, step) pairs; what is no object is left out."""
+    steps = document.get("steps")
+    steps = steps if isinstance(steps, list) else []
+    return [(index, step) for index, step in enumerate(steps) if isinstance(step, dict)]
+
+
 def calls(document):
     """Yield (pointer, tool, input) of every call at every depth, parts of the wrong shape left out."""
-    steps = document.get("steps")
-    yield from _calls_in(steps if isinstance(steps, list) else [], "/steps")
+    for index, step in steps_of(document):
+        yield from _calls_in(step, pointer("steps", index))
 
 
 def _calls_in(body, place):

@@ -183,9 +183,7 @@ class _StaticCheck:
     def __init__(self, document):
         self.document = document
         self.problems = []
-        steps = document.get("steps")
-        self.steps = steps if isinstance(steps, list) else []
-        self.ids = {step["id"] for step in self.steps if isinstance(step, dict) and isinstance(step.get("id"), str)}
+        self.ids = {step["id"] for _, step in documents.steps_of(document) if isinstance(step.get("id"), str)}
         #: Ids of the steps before the one that is being checked → what is known about their results.
         self.results = {}
         self.input_names = schema.known_names(document.get("input_schema"))
@@ -201,11 +199,10 @@ class _StaticCheck:
             return
         self.check_identifier()
         self.check_schemas()
-        if not self.steps and isinstance(self.document.get("steps"), list):
+        if self.document.get("steps") == []:
             self.add("/steps", "no_steps", "the plan has no steps", "add a step")
-        for index, step in enumerate(self.steps):
-            if isinstance(step, dict):
-                self.check_step(index, step)
+        for index, step in documents.steps_of(self.document):
+            self.check_step(index, step)
         self.problems += dependencies.order_problems(self.document)
         self.check_finish()
 
@@ -588,15 +585,17 @@ def problems_of(document, registry, find_plan, servers, models):
 
 def validate_body(document, registry, find_plan, servers, models):
     """Return {"plan", "steps", "ok", "problems", "notes"} of a document; notes are sentences and never matter."""
+    static = static_problems(document)
     problems, notes = catalog_check(document, registry, find_plan, servers, models)
-    problems = static_problems(document) + problems
-    steps = document.get("steps")
+    problems = static + problems
+    if not static:
+        notes = notes + advice(document, registry)
     return {
         "plan": document.get("identifier"),
-        "steps": len(steps) if isinstance(steps, list) else 0,
+        "steps": len(documents.steps_of(document)),
         "ok": not problems,
         "problems": [problem.to_json() for problem in problems],
-        "notes": list(map(str, notes + advice(document, registry))),
+        "notes": list(map(str, notes)),
     }
 
 
@@ -785,12 +784,10 @@ def _plan_result(plan):
 
 def _lost_paths(document, result_of):
     """Yield (pointer, Reference, tool, where it gets lost) of paths that leave what a tool step declares."""
-    steps = document.get("steps")
     tools = {
         step["id"]: step["tool"]
-        for step in (steps if isinstance(steps, list) else ())
-        if isinstance(step, dict)
-        and isinstance(step.get("id"), str)
+        for _, step in documents.steps_of(document)
+        if isinstance(step.get("id"), str)
         and isinstance(step.get("tool"), str)
         and step["tool"] not in documents.CONTROL_STEPS
         and step.get("on_error", "fail") == "fail"
@@ -809,18 +806,20 @@ def _lost_paths(document, result_of):
 
 
 def advice(document, registry):
-    """Return what looks like a mistake and need not be one: unused steps, reused body ids, undeclared paths."""
+    """Return what looks like a mistake and need not be one: unused steps, reused body ids, undeclared paths.
+
+    The document must be without static problems.
+    """
     return _unused_steps(document, registry) + _reused_ids(document) + _undeclared_paths(document, registry)
 
 
 def _unused_steps(document, registry):
-    steps = [step for step in document.get("steps") or () if isinstance(step, dict)]
     used = set(templates.roots([document.get(key) for key in ("steps", "output", "solver")]))
     solver = document.get("solver")
     if isinstance(solver, dict) and not solver.get("data"):
         return []  # the solver reads every result
     found = []
-    for index, step in enumerate(steps):
+    for index, step in documents.steps_of(document):
         tool, arguments = step.get("tool"), step.get("input")
         if step.get("id") in used or not isinstance(tool, str) or tool in ("exit", "ask", "agent"):
             continue
