@@ -39,15 +39,17 @@ def found(pattern, texts):
 
 #: What the Python of mcp_relay.py says; the page in it has words of its own.
 RELAY = [text for text in literals(ROOT / "mcp_relay.py") if "<!doctype html" not in text.lower()]
-FLAGS = found(r"(?<![\w-])--[a-z][a-z-]+", RELAY)
+#: Events, routes, most commands and their exit codes reach a user through the debugger alone.
+HAS_DEBUGGER = "serve" in mcp_relay.COMMANDS
+FLAGS = found(r"(?<![\w-])--[a-z][a-z-]+", RELAY) if HAS_DEBUGGER else [option.flag for option in mcp_relay.OPTIONS]
 HIDING = ["%s_HIDE_%s" % (family, name.upper().replace("-", "_"))
           for family in ("MCP_RELAY", "GRAPHMIND") for name in mcp_relay.HIDE_NAMES]
 VARIABLES = sorted(set(HIDING).union(*(option.env for option in mcp_relay.OPTIONS)))
 ROUTES = found(r"^/api/[\w/{}]+$", RELAY)
-EVENTS = found(r"^(?:run|node|hold)\.[a-z]+$", RELAY) + ["gap"]
+EVENTS = found(r"^(?:run|node|hold)\.[a-z]+$", RELAY) + ["gap"] if HAS_DEBUGGER else []
 COMMANDS = sorted(mcp_relay.COMMANDS) + ["down"]
-#: The relay's own codes (design 3.1) and those of the commands (4.1). The server's own code and 128 + N are prose.
-EXIT_CODES = [0, 1, 2, 3, 4, 5, 6, 7, 8, 126, 127]
+#: The relay's own codes (design 3.1), then those of the commands (4.1). The server's own code and 128 + N are prose.
+EXIT_CODES = [0, 1, 2, 126, 127] + ([3, 4, 5, 6, 7, 8] if HAS_DEBUGGER else [])
 
 
 def test_the_lists_are_not_empty():
