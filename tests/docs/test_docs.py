@@ -41,7 +41,8 @@ def found(pattern, texts):
 RELAY = [text for text in literals(ROOT / "mcp_relay.py") if "<!doctype html" not in text.lower()]
 #: Events, routes, most commands and their exit codes reach a user through the debugger alone.
 HAS_DEBUGGER = "serve" in mcp_relay.COMMANDS
-FLAGS = found(r"(?<![\w-])--[a-z][a-z-]+", RELAY) if HAS_DEBUGGER else [option.flag for option in mcp_relay.OPTIONS]
+FLAGS = found(r"(?<![\w-])--[a-z][a-z-]+", RELAY) if HAS_DEBUGGER else (
+    ["--version", "--help"] + [option.flag for option in mcp_relay.OPTIONS])
 HIDING = ["%s_HIDE_%s" % (family, name.upper().replace("-", "_"))
           for family in ("MCP_RELAY", "GRAPHMIND") for name in mcp_relay.HIDE_NAMES]
 VARIABLES = sorted(set(HIDING).union(*(option.env for option in mcp_relay.OPTIONS)))
