@@ -11,7 +11,7 @@ import pytest
 import support
 from support import our_lines, server
 
-PING = b'{"jsonrpc":"2.0","id":1,"method":"ping"}\n'
+HELLO = b'{"jsonrpc":"2.0","method":"notifications/hello"}\n'
 
 GOOD = [["--trace"], ["--inherit-stderr"], ["--no-report"], ["--mask"], ["--max-frame-bytes", "1024"],
         ["--max-frame-bytes=65536"], ["--port", "1"], ["--port=65535"], ["--hold-timeout", "0.5"],
@@ -23,8 +23,8 @@ GOOD = [["--trace"], ["--inherit-stderr"], ["--no-report"], ["--mask"], ["--max-
 
 @pytest.mark.parametrize("options", GOOD, ids=" ".join)
 def test_good_options_relay(run, tmp_path, options):
-    result = run(*options, server=server("echo"), data=PING, cwd=str(tmp_path))
-    assert (result.code, result.out) == (0, PING)
+    result = run(*options, server=server("echo"), data=HELLO, cwd=str(tmp_path))
+    assert (result.code, result.out) == (0, HELLO)
     assert "--trace" in options or result.err == b""
 
 
@@ -41,11 +41,11 @@ BAD = [["--max-frame-bytes", "10"], ["--max-frame-bytes", "1023"], ["--max-frame
 
 @pytest.mark.parametrize("options", BAD, ids=lambda options: ascii(" ".join(options))[:40])
 def test_bad_options_are_one_sentence_and_exit_2(run, options):
-    result = run(*options, server=server("echo"), data=PING)
+    result = run(*options, server=server("echo"), data=HELLO)
     assert (result.code, result.out) == (2, b"")
     [line] = our_lines(result.err)
     assert result.err.count(b"\n") == 1 and not support.dangerous(result.err.decode())
-    assert options[0].split("=")[0].encode("ascii", "ignore")[:6].decode() in line  # it names what is wrong
+    assert options[0].split("=")[0] in line or "\x1b" in options[0]  # it names what is wrong
     assert len(line) < 300
 
 
@@ -60,7 +60,7 @@ def test_a_missing_value_at_the_end(run):
                                              ("MCP_RELAY_ON_LOOP", "maybe"), ("GRAPHMIND_ON_LOOP", "maybe")])
 def test_bad_environment_values_name_their_variable(run, nowhere, variable, value):
     environment = dict(support.quiet_environment(*nowhere), **{variable: value})
-    result = run(server=server("echo"), data=PING, env=environment)
+    result = run(server=server("echo"), data=HELLO, env=environment)
     assert (result.code, result.out) == (2, b"")
     [line] = our_lines(result.err)
     assert variable in line
@@ -73,7 +73,7 @@ def test_environment_values_that_relay(run, nowhere, variable, value):
     if (variable, value) == ("MCP_RELAY_LOOP_THRESHOLD", ""):
         value = "3"
     environment = dict(support.quiet_environment(*nowhere), **{variable: value})
-    assert run(server=server("echo"), data=PING, env=environment) == (0, PING, b"")
+    assert run(server=server("echo"), data=HELLO, env=environment) == (0, HELLO, b"")
 
 
 # The boundary between our options and the command
@@ -102,7 +102,7 @@ def test_a_command_named_like_one_of_ours_can_be_relayed(run, tmp_path, nowhere)
         script.write_text("#!/bin/sh\nexec cat\n")
         script.chmod(0o755)
         environment = dict(support.quiet_environment(*nowhere), PATH="%s:%s" % (tmp_path, os.environ["PATH"]))
-        assert run(server=[name], data=PING, env=environment)[:2] == (0, PING)
+        assert run(server=[name], data=HELLO, env=environment)[:2] == (0, HELLO)
 
 
 def test_arguments_that_are_not_text_arrive_as_they_are(run):
@@ -141,9 +141,9 @@ def test_the_recipe_works(run, relay_file):
     assert commands, text
     recipe = commands[0].split(" -- ")[0].split()
     assert recipe[0].startswith("python") or os.path.exists(recipe[0])
-    done = subprocess.run(["sh", "-c", " ".join(recipe) + ' -- "$@"', "sh"] + server("echo"), input=PING,
+    done = subprocess.run(["sh", "-c", " ".join(recipe) + ' -- "$@"', "sh"] + server("echo"), input=HELLO,
                           cwd=os.path.dirname(relay_file), stdout=subprocess.PIPE, timeout=support.LIMIT_S)
-    assert (done.returncode, done.stdout) == (0, PING)
+    assert (done.returncode, done.stdout) == (0, HELLO)
 
 
 def test_version_and_digest_of_the_file_itself(run, relay_file):
@@ -187,9 +187,9 @@ def test_wait_for_attach_gives_up_and_relays_everything_in_order(start):
 
 def test_wait_for_attach_does_not_delay_the_end(run):
     """A server that crashes while we wait is reported, and its code is ours."""
-    result = run("--wait-for-attach", server=server("crash", 3000, 2), data=PING)
+    result = run("--wait-for-attach", server=server("crash", 3000, 2), data=HELLO)
     assert result.code == 2 and result.err.count(b"crash-server: line") == 3000 + 40
-    result = run("--wait-for-attach", server=["no-such-mcp-server"], data=PING)
+    result = run("--wait-for-attach", server=["no-such-mcp-server"], data=HELLO)
     assert (result.code, result.out) == (127, b"")
 
 
@@ -218,8 +218,8 @@ def connected(listening):
 def test_disabled_means_no_connection_at_all(run, listener, tmp_path, options, variables):
     listening, port = listener
     environment = dict(support.quiet_environment(tmp_path, port), **variables)
-    result = run(*options, *server("echo"), data=PING, env=environment)
-    assert result[:2] == (0, PING) and not connected(listening)
+    result = run(*options, *server("echo"), data=HELLO, env=environment)
+    assert result[:2] == (0, HELLO) and not connected(listening)
 
 
 def test_extra_variables_of_ours_reach_the_child_unchanged(run, nowhere):

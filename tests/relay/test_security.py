@@ -45,12 +45,10 @@ def test_a_token_in_the_address_is_not_read(hub, path):
     assert hub.ask("GET", "/api/runs", headers={"Cookie": "token=" + hub.token}).status == 401
 
 
-HOSTS = [("127.0.0.1:PORT", True), ("localhost:PORT", True), ("127.0.0.1", True), ("[::1]:PORT", True),
-         ("evil.example", False),
-         ("evil.example:PORT", False), ("127.0.0.1.evil.example", False), ("localhost.evil.example:PORT", False), ("",
-                                                                                                                   False),
-         ("10.0.0.1:PORT", False), ("0.0.0.0:PORT", False), ("127.0.0.1@evil.example", False),
-         ("evil.example#127.0.0.1", False)]
+HOSTS = [("127.0.0.1:PORT", True), ("localhost:PORT", True), ("127.0.0.1", True), ("[::1]:PORT", True), ("", False),
+         ("evil.example", False), ("evil.example:PORT", False), ("127.0.0.1.evil.example", False),
+         ("localhost.evil.example:PORT", False), ("10.0.0.1:PORT", False), ("0.0.0.0:PORT", False),
+         ("127.0.0.1@evil.example", False), ("evil.example#127.0.0.1", False)]
 
 
 @pytest.mark.parametrize("path", ["/", "/api/health", "/api/runs"])
