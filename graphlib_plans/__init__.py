@@ -2,14 +2,15 @@
 
 The modules form rows, and a module imports only from rows above its own (tests/plans/test_imports.py proves it):
 
-    0  errors paths                 what goes wrong, where files live
-    1  documents templates schema   plan files, {{references}}, JSON Schema
-    2  dependencies records         step order, run records
-    3  config tools validation      settings, the tool registry, problems of a plan
-    4  execution control authoring  running, the seven control steps, editing
+    0  errors paths                          what goes wrong, where files live
+    1  documents templates schema            plan files, {{references}}, JSON Schema
+       processes web                         programs we start, HTTP requests
+    2  dependencies records                  step order, run records and usage
+    3  config tools validation               settings, the tool registry, problems of a plan
+    4  execution control authoring drawing   running, the seven control steps, editing, pictures
     5  wire mcp_client user_tools builtins models
-    5b workspace                    one configuration with everything it names, put together
-    6  mcp_server drafting
+    5b workspace                             one configuration with everything it names, put together
+    6  mcp_server drafting terminal
     7  cli __main__
 """
 

@@ -2,7 +2,8 @@
 
 A step waits for
   1. the steps its templates refer to, and the steps in its `after`;
-  2. the last `exit` or `ask` before it in the file; an exit or ask waits for every step before it;
+  2. the last barrier before it in the file; a barrier waits for every step before it. Barriers are `exit` and `ask`,
+     and steps with one of them in a body;
   3. the step before it that may change the world, when it may change the world itself, so that such steps keep
      their file order; a plan with `"parallel": true` gives this rule up.
 What is left may run at the same time.
@@ -115,7 +116,7 @@ def _waits(steps, is_read_only, parallel):
                 before.add(reference.root)
         if barrier is not None:
             before.add(barrier)
-        if tool in BARRIERS:
+        if _is_barrier(tool, arguments):
             before.update(since_barrier)
             since_barrier, barrier = [], name
         else:
@@ -127,6 +128,12 @@ def _waits(steps, is_read_only, parallel):
         before.discard(name)
         waits[name] = waits.get(name, set()) | before
     return waits
+
+
+def _is_barrier(tool, arguments):
+    """Say whether a call is an exit or an ask, or has one in a body."""
+    calls = (call for _, body in documents.bodies(tool, arguments) for call in _calls(body))
+    return tool in BARRIERS or any(_is_barrier(call.get("tool"), call.get("input")) for call in calls)
 
 
 def reads_only(tool, arguments, is_read_only):
@@ -142,5 +149,8 @@ def reads_only(tool, arguments, is_read_only):
 
 
 def _body_reads_only(body, is_read_only):
-    calls = [call for call in (body if isinstance(body, list) else [body]) if isinstance(call, dict)]
-    return all(reads_only(call.get("tool"), call.get("input"), is_read_only) for call in calls)
+    return all(reads_only(call.get("tool"), call.get("input"), is_read_only) for call in _calls(body))
+
+
+def _calls(body):
+    return [call for call in (body if isinstance(body, list) else [body]) if isinstance(call, dict)]

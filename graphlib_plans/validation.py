@@ -612,7 +612,7 @@ class _CatalogCheck:
         self.visited = set()
         #: Pointer of the call in the plan that was asked about from which everything is reached that is checked.
         self.entry = ""
-        self.checked = {}  # tool name → what the registry says about it
+        self.checked = {}  # tool name → (Problem or None, Tool or None), as the registry says
 
     def visit(self, document, chain):
         """Check one plan. chain: identifiers of the plans that led here."""
@@ -639,13 +639,12 @@ class _CatalogCheck:
         if "__" not in tool and tool not in documents.BARE_TOOLS:
             return  # a static problem
         if tool not in self.checked:
-            self.checked[tool] = self.registry.check(tool)
-        problem = self.checked[tool]
+            problem = self.registry.check(tool)
+            self.checked[tool] = problem, None if problem else self.registry.peek(tool)
+        problem, known = self.checked[tool]
         if problem is not None:
             report.missing(problem, tool.partition("__")[0], "/tool", "server_declared")
-            return
-        known = self.registry.peek(tool)
-        if known is not None:
+        elif known is not None:
             self.check_input(report, tool, arguments, known.input_schema, known.checks_input)
 
     def check_plan(self, report, tool, arguments, trail):

@@ -37,6 +37,17 @@ ORDERS = [
     ("an exit stands between", [step("a"), step("e", "exit"), step("b")], {"a": "", "e": "a", "b": "e"}),
     ("an ask too", [step("a"), step("q", "ask"), step("b", "w__x")], {"a": "", "q": "a", "b": "q"}),
     (
+        "an exit or ask in a body too",
+        [
+            step("a"),
+            step("d", "decide", {"then": [step("i"), step("j", "exit")]}),
+            step("b"),
+            step("m", "map", {"over": [], "do": {"tool": "ask", "input": {}}}),
+            step("c"),
+        ],
+        {"a": "", "d": "a", "b": "d", "m": "b d", "c": "m"},
+    ),
+    (
         "barriers wait for everything since the last",
         [step("a"), step("b"), step("e", "exit"), step("c"), step("f", "exit")],
         {"a": "", "b": "", "e": "a b", "c": "e", "f": "c e"},

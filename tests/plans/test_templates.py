@@ -2,6 +2,7 @@
 
 import collections
 import json
+import pathlib
 
 import pytest
 from hypothesis import given, strategies as st
@@ -269,3 +270,11 @@ def test_every_key_can_be_reached_quoted(key, value):
 def test_doubled_braces_write_any_text(text):
     escaped = text.replace("{{", "{{{{")
     assert render_text(escaped, {}) == text
+
+
+def test_the_example_of_the_guide_renders():
+    guide = pathlib.Path(__file__).resolve().parents[2] / "docs" / "templates.md"
+    example = guide.read_text(encoding="utf-8").split("```")[1].strip()
+    scope = {"fetch": {"rows": [{"title": "one"}, {"title": "two"}]}}
+    assert render(example, scope) == "0: one, 1: two"
+    assert render(example, {"fetch": {"rows": []}}) == "nothing"
