@@ -11,7 +11,7 @@ The modules form rows, and a module imports only from rows above its own (tests/
     5  wire mcp_client user_tools builtins models
     5b workspace                             one configuration with everything it names, put together
     6  mcp_server drafting terminal
-    7  cli __main__
+    7  cli, on top of it __main__
 """
 
 __version__ = "0.1.0+dev"

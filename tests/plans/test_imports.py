@@ -19,7 +19,8 @@ ROWS = [
     "wire mcp_client user_tools builtins models",
     "workspace",
     "mcp_server drafting terminal",
-    "cli __main__",
+    "cli",
+    "__main__",
 ]
 ROW_OF = {name: number for number, names in enumerate(ROWS) for name in names.split()}
 #: Not of Python: the relay's framing, and the reader of YAML plans, which may be absent.
