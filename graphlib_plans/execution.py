@@ -151,7 +151,15 @@ def run(
         stack=(plan.identifier,),
     )
     try:
-        outcome = _outcome(plan, arguments, context, concurrency)
+        arguments = _checked_input(plan, arguments)
+        check_runnable(plan, services)
+    except PlanError as error:
+        if record is not None:
+            record.discard()  # nothing was done, so there is nothing to tell or to resume
+        return Outcome(error.kind, plan.identifier, error=error.message, details=error.details, cause=error)
+    try:
+        context.tell("steps_total", total=len(plan.steps))
+        outcome = _PlanRun(plan, arguments, context, concurrency).run()
         usage, summary = context.ledger.report(), context.ledger.summary()
         outcome = replace(outcome, usage=usage, run=record.run if record else None)
         if record is not None:
@@ -164,16 +172,6 @@ def run(
     if summary:
         context.tell("usage_summary", usage=usage, text=summary)
     return outcome
-
-
-def _outcome(plan, arguments, context, concurrency):
-    try:
-        arguments = _checked_input(plan, arguments)
-        check_runnable(plan, context.services)
-    except PlanError as error:
-        return Outcome(error.kind, plan.identifier, error=error.message, details=error.details, cause=error)
-    context.tell("steps_total", total=len(plan.steps))
-    return _PlanRun(plan, arguments, context, concurrency).run()
 
 
 def _one_at_a_time(ask, cancel):

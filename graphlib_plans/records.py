@@ -10,6 +10,7 @@ follows as it finishes, the last one tells how the run ended. docs/plans.md has 
     end     how the run ended, with the body its caller got
 """
 
+import contextlib
 import hashlib
 import json
 import os
@@ -234,7 +235,7 @@ def reopen(directory, run, *, secrets=(), now):
     except BaseException:
         lock.release()
         raise
-    record = Record(path, descriptor, lock, secrets, whole=ends_whole)
+    record = Record(path, descriptor, lock, secrets, resumed=True, whole=ends_whole)
     record.write({"type": "resume", "at": round(now, 3)})
     return record, header, _finished(lines)
 
@@ -258,13 +259,14 @@ class Record:
     A write that fails ends the recording and never the run: `trouble` then says why.
     """
 
-    def __init__(self, path, descriptor, lock, secrets=(), *, whole=True):
+    def __init__(self, path, descriptor, lock, secrets=(), *, resumed=False, whole=True):
         self.path = path
         self.run = path.stem
         #: Why lines are missing, as a sentence, or None.
         self.trouble = None
         self._descriptor = descriptor
         self._file_lock = lock
+        self._is_resumed = resumed
         self._hide = _Hider(secrets)
         # Protects _descriptor and trouble, and keeps lines from mixing; held while one line is written.
         self._lock = threading.Lock()
@@ -294,6 +296,13 @@ class Record:
     def finish(self, body, now):
         """Write how the run ended and close the record. body: what the caller of the run gets."""
         self.write({"type": "end", "at": round(now, 3), "kind": body["kind"], "body": body})
+        self.close()
+
+    def discard(self):
+        """Close the record; remove it when it is that of a run which never did anything."""
+        if not self._is_resumed:
+            with contextlib.suppress(OSError):  # it stays, as one of an interrupted run
+                self.path.unlink()
         self.close()
 
     def close(self):
