@@ -654,8 +654,8 @@ HIDE_NAMES = ("inputs", "outputs", "tool-args", "tool-results")
 _SECRET_WORD = (r"(?:api[-_]?key|access[-_]?key|auth(?:orization)?|bearer|cookie|credentials?|pass(?:word|wd|phrase)?"
                 r"|private[-_]?key|secret|token|signature)")
 _SECRET_NAME = re.compile(r"(?:^|[-_.])%s(?:$|[-_.])|(?:api|access|secret|private)key$" % _SECRET_WORD, re.I)
-_SECRET_PAIR = re.compile(r"([\w.-]*%s[\w.-]*\s*[=:]\s*)([^&\s;,]+)" % _SECRET_WORD, re.I)
-_URL_LOGIN = re.compile(r"(\w+://)[^/@\s]+@")
+_SECRET_PAIR = re.compile(r"([\w.-]{0,40}%s[\w.-]{0,40}\s{0,4}[=:]\s{0,4})([^&\s;,]+)" % _SECRET_WORD, re.I)
+_URL_LOGIN = re.compile(r"(\b\w{1,20}://)[^/@\s]{1,1024}@")
 _SECRET_SHAPE = re.compile(r"\b(?:sk-|ghp_|gho_|github_pat_|xox[abp]-|glpat-)[\w-]{6,}")
 MASK = "***"
 
@@ -954,9 +954,17 @@ class Session:
             if len(self._cancelled) > MAX_PENDING:
                 self._cancelled.popitem(last=False)
 
-    def _take(self, key):
+    def _take(self, key, identity=None):
+        """Remove and return a pending request: the one whose id is written like identity, else the oldest.
+
+        Ids that mean the same but are written differently (1 and 1.0) share a key; a peer that keeps them apart
+        must get each answer for the right one.
+        """
         waiting = self._pending[key]
-        instance = waiting.popleft()
+        instance = waiting[0]
+        if len(waiting) > 1 and identity is not None:
+            instance = next((each for each in waiting if id_text(each.message) == identity), instance)
+        waiting.remove(instance)
         self._pending_count -= 1
         if not waiting:
             del self._pending[key]
@@ -974,7 +982,7 @@ class Session:
             elif not self._has_gap:  # else its request may be among those that are not on record
                 self._note_unmatched(message, direction, now)
             return Passage(message, direction)
-        instance = self._take(key)
+        instance = self._take(key, id_text(message) if len(self._pending[key]) > 1 else None)
         self._learn(instance, message)
         instance.failure = failure_of(message)
         if instance.failure:
@@ -1072,10 +1080,10 @@ class Session:
             event["text"] = text
         self._emit("node.output", now, event)
 
-    def note_gap(self, dropped, reason, now):
-        """Say that frames passed which are not on record."""
+    def note_gap(self, dropped_bytes, reason, now):
+        """Say that bytes passed which are not on record; how many frames they were was not counted (dropped: null)."""
         self._has_gap = True
-        self._emit("gap", now, {"dropped": dropped, "reason": reason})
+        self._emit("gap", now, {"dropped": None, "bytes": dropped_bytes, "reason": reason})
 
     def note_hold(self, type_, event, now):
         """Record a hold.opened, hold.released or hold.refused."""
@@ -1156,27 +1164,35 @@ class Session:
 
 def trace_line(passage):
     """Return the --trace line of a frame without the program's name, or None for a blank line (design 3.1)."""
-    message, direction = passage.message, passage.direction
+    message = passage.message
     if message.kind == BLANK:
         return None
     if message.kind == REQUEST:
-        text = "-> %s #%s" % (message.method, id_text(message))
+        text = "-> %s #%s" % (_brief(message.method), _brief(id_text(message)))
     elif message.kind == NOTIFICATION:
-        text = "~> %s" % message.method
+        text = "~> %s" % _brief(message.method)
     elif message.kind == BATCH:
-        return "[%s] " % direction + printable("[] batch of %d: %s" % (
-            len(message.parts), ", ".join(part.method or part.kind for part in message.parts[:10])))
+        names = ", ".join(_brief(part.method or part.kind) for part in message.parts[:10])
+        text = "[] batch of %d: %s" % (len(message.parts), names)
     elif message.kind == NOISE:
-        quoted, cut = quote(message.frame)
-        return "[%s] ?? not JSON-RPC: %s%s" % (direction, quoted, " (first %d bytes)" % NOISE_QUOTE_BYTES if cut else "")
-    elif passage.instance is None:
-        text = "<- unmatched response #%s" % (id_text(message) or "null")
+        quoted, cut = quote(message.frame.rstrip(b"\r"))
+        text = "?? not JSON-RPC: %s%s" % (quoted, " (first %d bytes)" % NOISE_QUOTE_BYTES if cut else "")
     else:
-        failure = passage.instance.failure
-        name = "ok" if not failure else "isError" if failure[0] == "McpToolError" else \
-            "error %s" % failure[0][13:-1]
-        text = "<- %s #%s %s" % (passage.instance.message.method, id_text(message), name)
-    return "[%s] " % direction + printable(text)
+        about = passage.instance.message.method if passage.instance else "unmatched response"
+        text = "<- %s #%s %s" % (_brief(about), _brief(id_text(message) or "null"), _outcome(message))
+    return "[%s] %s" % (passage.direction, text)
+
+
+def _brief(text):
+    """Return text of a peer for one place of a line, escaped and at most 200 characters long."""
+    return printable(text if len(text) <= 200 else text[:199] + "…")
+
+
+def _outcome(message):
+    failure = failure_of(message)
+    if failure is None:
+        return "ok"
+    return "isError" if failure[0] == "McpToolError" else "error %s" % failure[0][len("JsonRpcError("):-1]
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -1670,94 +1686,134 @@ class StderrTail:
 # 13. What an unattached session remembers.
 # ----------------------------------------------------------------------------------------------------------------
 
-_KEEPSAKES = {CLIENT_TO_SERVER: (b"initialize", b"server/discover", b"tools/list"),
-              SERVER_TO_CLIENT: (b"protocolVersion", b"supportedVersions", b"inputSchema", b'"tools"')}
+class Keepsakes:
+    """The frames that outlive the history: handshake and tools/list, requests and answers.
+
+    Requests of that kind come alone or among few, so only short chunks of the client are looked into; the server is
+    listened to while one of them waits for its answer. Pure.
+    """
+
+    METHODS = ("initialize", "server/discover", "tools/list", "notifications/initialized")
+    _WORDS = tuple(method.encode() for method in METHODS)
+    #: bytes of a client's chunk that may hold such a request, and frames after which an answer is given up
+    _SHORT = 4096
+    _PATIENCE = 1000
+
+    def __init__(self):
+        #: (serial, direction, seconds, frame); the serial of an answer is that of its request
+        self.frames = []
+        self._bytes = 0
+        #: key of a request that waits -> its serial
+        self._awaited = {}
+        self._framer = None
+        self._patience = 0
+
+    def look(self, serial, direction, chunk, now):
+        """Look into one chunk."""
+        if direction == CLIENT_TO_SERVER:
+            if len(chunk) <= self._SHORT and any(word in chunk for word in self._WORDS):
+                for frame in chunk.split(b"\n"):
+                    self._ask(serial, frame, now)
+        elif self._awaited and direction == SERVER_TO_CLIENT:
+            for frame in self._framer.feed(chunk)[0]:
+                self._listen(frame, now)
+
+    def _ask(self, serial, frame, now):
+        message = classify(frame)
+        if message.method not in self.METHODS:
+            return
+        if message.method == "tools/list" and "cursor" not in message.params():
+            self._forget_tools()
+        self._keep(serial, CLIENT_TO_SERVER, frame, now)
+        if message.kind == REQUEST:
+            self._framer = self._framer if self._awaited else Framer(KEEPSAKE_BYTES)
+            self._awaited[message.key] = serial
+            self._patience = self._PATIENCE
+
+    def _listen(self, frame, now):
+        message = classify(frame)
+        if message.kind == RESPONSE and message.key in self._awaited:
+            self._keep(self._awaited.pop(message.key), SERVER_TO_CLIENT, frame, now)
+        self._patience -= 1
+        if self._patience <= 0:
+            self._awaited.clear()
+
+    def _forget_tools(self):
+        """Only the newest listing counts: drop the pages of the one before."""
+        gone = {serial for serial, _, _, frame in self.frames if b"tools/list" in frame}
+        self.frames = [each for each in self.frames if each[0] not in gone]
+        self._bytes = sum(len(each[3]) for each in self.frames)
+
+    def _keep(self, serial, direction, frame, now):
+        if self._bytes + len(frame) <= KEEPSAKE_BYTES:
+            self.frames.append((serial, direction, now, frame))
+            self._bytes += len(frame)
 
 
 class History:
-    """The newest chunks of both directions, in the order in which they were read, and the handshake for good.
+    """The newest chunks of both directions and of stderr, in the order in which they were read, and the keepsakes.
 
-    Bounded by HISTORY_BYTES while it grows and by HISTORY_FRAMES when it is replayed. Whole chunks are dropped from
-    the old end; what they say of the handshake and of tools is kept as frames. Remembering costs one append a chunk,
-    and dropping looks only where such frames can be: in chunks shorter than a full read, and in what the server says
-    while one of those requests waits for its answer. Pure; used under the relay's lock.
+    Bounded by HISTORY_BYTES while it grows, by HISTORY_FRAMES when it is replayed. Chunks are kept and dropped whole
+    and unread, so remembering costs next to nothing. Pure; used under the relay's lock.
     """
 
     def __init__(self):
         self._chunks = collections.deque()
         self._bytes = 0
-        #: (direction, seconds, frame) of dropped frames worth keeping
-        self._keepsakes = []
-        self._kept_bytes = 0
-        self._awaited = set()
-        #: frames that are gone
-        self.dropped = 0
-        #: direction -> the beginning of a frame whose end has not been dropped yet
-        self._cut = {CLIENT_TO_SERVER: b"", SERVER_TO_CLIENT: b"", STDERR: b""}
+        self._serial = 0
+        self._keepsakes = Keepsakes()
+        #: bytes that are gone
+        self._dropped = 0
+        #: directions whose oldest chunk begins inside a frame
+        self._cut = set()
 
     def add(self, direction, chunk, now):
         """Remember one chunk."""
-        self._chunks.append((direction, now, chunk))
+        self._serial += 1
+        self._keepsakes.look(self._serial, direction, chunk, now)
+        self._chunks.append((self._serial, direction, now, chunk))
         self._bytes += len(chunk)
         while self._bytes > HISTORY_BYTES and len(self._chunks) > 1:
             self._drop()
 
     def _drop(self):
-        direction, now, chunk = self._chunks.popleft()
+        _, direction, _, chunk = self._chunks.popleft()
         self._bytes -= len(chunk)
-        self.dropped += chunk.count(b"\n")
-        if direction == STDERR or len(chunk) == READ_BYTES and not (self._awaited and direction == SERVER_TO_CLIENT):
-            self._cut[direction] = b"" if chunk.endswith(b"\n") else b"?"
-            return
-        head, newline, tail = (self._cut[direction] + chunk).rpartition(b"\n")
-        if newline and any(word in head for word in _KEEPSAKES[direction]):
-            for frame in head.split(b"\n"):
-                self._keep(direction, now, frame)
-        self._cut[direction] = tail if len(tail) <= KEEPSAKE_BYTES else b"?"
-
-    def _keep(self, direction, now, frame):
-        if self._kept_bytes + len(frame) > KEEPSAKE_BYTES:
-            return
-        message = classify(frame)
-        if message.kind == REQUEST and message.method in ("initialize", "server/discover", "tools/list"):
-            self._awaited.add(message.key)
-        elif message.kind == RESPONSE and message.key in self._awaited:
-            self._awaited.discard(message.key)
-        elif message.method != "notifications/initialized":
-            return
-        self._keepsakes.append((direction, now, frame))
-        self._kept_bytes += len(frame)
+        self._dropped += len(chunk)
+        (self._cut.discard if chunk.endswith(b"\n") else self._cut.add)(direction)
 
     def replay(self):
         """Return what is remembered: (keepsakes, chunks, dropped).
 
         keepsakes: (direction, seconds, frame) from before the gap. chunks: (direction, seconds, bytes), where after a
-        gap each direction begins at a frame. dropped: how many frames are missing between the two.
+        gap each direction begins at a frame. dropped: how many bytes are missing between the two.
         """
-        spare = sum(chunk.count(b"\n") for _, _, chunk in self._chunks) - HISTORY_FRAMES
+        spare = sum(chunk.count(b"\n") for _, _, _, chunk in self._chunks) - HISTORY_FRAMES
         while spare > 0 and len(self._chunks) > 1:
-            spare -= self._chunks[0][2].count(b"\n")
+            spare -= self._chunks[0][3].count(b"\n")
             self._drop()
-        is_cut = {direction: bool(text) for direction, text in self._cut.items()}
-        chunks = []
-        for direction, now, chunk in self._chunks:
-            if is_cut[direction]:
+        oldest = self._chunks[0][0] if self._chunks else self._serial + 1
+        kept = [each[1:] for each in self._keepsakes.frames if each[0] < oldest]
+        cut, chunks = set(self._cut), []
+        for _, direction, now, chunk in self._chunks:
+            if direction in cut and direction != STDERR:
                 _, newline, chunk = chunk.partition(b"\n")
-                is_cut[direction] = not newline
+                if newline:
+                    cut.discard(direction)
             if chunk:
                 chunks.append((direction, now, chunk))
-        return self._keepsakes, chunks, max(self.dropped - len(self._keepsakes), 0)
+        return kept, chunks, self._dropped
 
 
 class NoiseWatch:
     """Find stdout noise in a server's chunks without parsing what is plainly JSON-RPC.
 
-    A line that begins with `{"jsonrpc":"2.0"` and ends with a brace is taken for a message; the lines of a chunk are
-    classified only if one of them does not. Counting is nearly free beside the read (measured: a regular expression
-    with a look-ahead quarters the throughput). Pure; owned by the server->client lane.
+    A line that begins with `{"jsonrpc":"2.0"` is taken for a message; the lines of a chunk are classified only if
+    one of them begins otherwise. One search a chunk is all that this costs. Pure; owned by the server->client lane.
     """
 
     _PLAIN = b'{"jsonrpc":"2.0"'
+    _ODD = re.compile(rb'\n(?!\{"jsonrpc":"2\.0")')
     #: bytes of one unfinished line that are kept to be judged; of a longer one only the beginning counts
     _LINE_BYTES = 1024 * 1024
 
@@ -1769,7 +1825,6 @@ class NoiseWatch:
         self.answered = False
         self._pieces = []
         self._size = 0
-        self._last = b""
 
     def feed(self, chunk):
         """Take one chunk and return True if it completed the first noise line."""
@@ -1778,11 +1833,12 @@ class NoiseWatch:
         if first < 0:
             self._extend(chunk)
             return False
+        last = chunk.rfind(b"\n")
         self._extend(chunk[:first])
         self._finish_line()
-        last = chunk.rfind(b"\n")
-        if last > first:
-            self._scan(chunk, first, last)
+        if last > first and self._ODD.search(chunk, first, last):
+            for line in chunk[first + 1:last].split(b"\n"):
+                self._judge(line)
         self._extend(chunk[last + 1:])
         return before == 0 < self.noise
 
@@ -1793,31 +1849,18 @@ class NoiseWatch:
         return before == 0 < self.noise
 
     def _extend(self, piece):
-        if piece:
-            if self._size < self._LINE_BYTES:
-                self._pieces.append(piece)
+        if piece and self._size < self._LINE_BYTES:
+            self._pieces.append(piece)
             self._size += len(piece)
-            self._last = piece[-1:]
 
     def _finish_line(self):
         if self._pieces:
             first = self._pieces[0]
-            line = b"".join(self._pieces) if len(first) < 256 or not first.startswith(self._PLAIN) else first[:256]
-            self._judge(line, self._last == b"}")
-        self._pieces, self._size, self._last = [], 0, b""
+            self._judge(first if first.startswith(self._PLAIN) else b"".join(self._pieces))
+        self._pieces, self._size = [], 0
 
-    def _scan(self, chunk, first, last):
-        """Judge the lines between two newlines of a chunk: those before, after and between the two are counted."""
-        lines = chunk.count(b"\n", first, last)
-        inner = chunk.count(b'}\n{"jsonrpc":"2.0"', first + 1, last)
-        if (inner == lines - 1 and chunk.startswith(self._PLAIN, first + 1) and chunk[last - 1:last] == b"}"):
-            self.answered = True
-            return
-        for line in chunk[first + 1:last].split(b"\n"):
-            self._judge(line, line[-1:] == b"}")
-
-    def _judge(self, line, is_closed):
-        if is_closed and line.startswith(self._PLAIN):
+    def _judge(self, line):
+        if line.startswith(self._PLAIN):
             self.answered = True
             return
         kind = classify(line).kind
@@ -1954,9 +1997,11 @@ class Outlet:
             self._while_waiting()
 
     def redirect(self, fd):
-        """Let all later bytes go to another descriptor."""
+        """Let all later bytes go to another descriptor; return the chunks that were `sent` so far."""
         with self.lock:
             self.fd, self._is_broken = fd, False
+            sent, self.sent = self.sent or [], None
+        return sent
 
     def close(self, patience_s=1.0):
         """Write what still waits, then close the descriptor."""
@@ -2064,12 +2109,15 @@ class Lane:
         self._finish()
 
     def _read(self):
-        """Return the next chunk, or b"" at the end."""
-        while self._wait():
+        """Return the next chunk, or b"" at the end.
+
+        The client is read without a look first, which costs a system call less; nothing but its own end ends that.
+        """
+        while (self._streaming and self.direction == CLIENT_TO_SERVER and not self._stopped) or self._wait():
             try:
                 return os.read(self.source, READ_BYTES)
-            except BlockingIOError:
-                continue  # somebody else read what poll promised
+            except BlockingIOError:  # its description was made non-blocking by somebody: leave it, and wait
+                select.select([self.source], [], [], 1.0)
             except OSError:
                 break  # a closed descriptor, or a terminal that went away: the end, as it is for everybody
         return b""
@@ -2121,7 +2169,7 @@ class Lane:
                 return
             chunk = self._switch(chunk)
         if chunk:
-            self._queue.put(self.framer.feed(chunk) + (b"",))
+            self._queue.put(relay.assemble(self, chunk) + (b"",))
 
     def _switch(self, chunk):
         """Begin to gate at the next frame boundary; return what comes behind it.
@@ -2376,10 +2424,9 @@ class Child:
     def _survivors(self):
         """Return the pids that outlived the server and are still the processes that were seen."""
         table = process_table()
+        mine = {pid for pid, mark in self._family.items() if pid in table and table[pid][1] == mark}
         if os.getsid(0) == os.getpid():  # the host gave us a session of our own: all in it is ours
-            mine = {pid for pid, row in table.items() if row[2] == os.getpid()}
-        else:
-            mine = {pid for pid, mark in self._family.items() if pid in table and table[pid][1] == mark}
+            mine.update(pid for pid, row in table.items() if row[2] == os.getpid())
         return mine - {os.getpid(), self.pid}
 
     def end_family(self):
@@ -2772,6 +2819,7 @@ class Relay:
         self.child = None
         self.to_server = self.to_client = None
         self._stderr_done = threading.Event()
+        self._stderr_chunks = 0
         self.reporter = Reporter(self, options.home, options.port) if options.report else None
 
     # -- the main thread ------------------------------------------------------------------------------------------
@@ -2822,7 +2870,7 @@ class Relay:
         if self.child:
             sink, source = self.child.stdin, self.child.stdout
         else:
-            sink, source = self._start_mask(failure[1], [])
+            sink, source = self._start_mask(failure[1], lambda sink: [])
         server = Outlet("to_server", sink, lambda: None, lambda: self.to_server.probe())
         server.sent = [] if self.options.mask and self.child else None
         client = Outlet("to_client", 1, lambda: self.note("host gone"))
@@ -2868,7 +2916,7 @@ class Relay:
             self._begin_end(now, "server gone")
         elif what == "host gone":
             self._begin_end(now, "host gone")
-            self.to_server.stop()
+            self._leave_server()
         elif what == "source hung up" and about is self.to_server:
             self._begin_end(now, "host gone")
         elif what == "stdout empty":
@@ -2894,7 +2942,12 @@ class Relay:
         if self._child_runs():
             self.child.see_family()
         if by != "host gone":
-            self.to_server.stop()
+            self._leave_server()
+
+    def _leave_server(self):
+        """Close the server's stdin although the host has not closed ours."""
+        self.to_server.stop()
+        self.to_server.outlet.close(0.1)
 
     def _escalate(self, now):
         """Do what a deadline asks for."""
@@ -2940,7 +2993,10 @@ class Relay:
         self.to_client.outlet.close()
         if self.child:
             self.child.end_family()
-            self._stderr_done.wait(LINGER_S)
+            seen = None
+            while seen != self._stderr_chunks and not self._stderr_done.is_set():
+                seen = self._stderr_chunks
+                self._stderr_done.wait(LINGER_S)
         failed = self._report()
         if self.reporter:
             self.reporter.finish(FAILURE_WAIT_S if failed else 0)
@@ -2954,8 +3010,20 @@ class Relay:
         if self.history is not None:
             self.history.add(lane.direction, chunk, time.monotonic())
         if self.session:
-            for frame in lane.framer.feed(chunk)[0]:
+            for frame in self.assemble(lane, chunk)[0]:
                 self.record(lane, frame)
+
+    def assemble(self, lane, chunk):
+        """Feed a lane's framer and return (frames, rest); say so when it gives up on a frame that is too long."""
+        was_raw = lane.framer.raw
+        frames, rest = lane.framer.feed(chunk)
+        if lane.framer.raw and not was_raw:
+            limit = self.options.max_frame_bytes
+            words = "a frame of the %s exceeded %d bytes" % (lane.direction.partition("-")[0], limit)
+            self.tell_once("raw " + lane.name, words + "; from here on that direction is relayed as raw bytes and not "
+                           "recorded (--max-frame-bytes raises the limit)")
+            self.session.note_gap(len(rest), words, time.monotonic())
+        return frames, rest
 
     def look(self, lane, chunk):
         """Look at a chunk that has been passed on: the cheap part of watching."""
@@ -3061,7 +3129,7 @@ class Relay:
             if direction == STDERR:
                 self.session.note_stderr(self._decode(chunk), at)
                 continue
-            for frame in lanes[direction].framer.feed(chunk)[0]:
+            for frame in self.assemble(lanes[direction], chunk)[0]:
                 passage = self.session.observe(direction, frame, at)
                 self._notice(passage)
                 self.session.pass_on(passage, at)
@@ -3291,44 +3359,43 @@ class Relay:
         if self._signal is None:
             self._report_early_exit(self.child.ended)
             outlet = self.to_server.outlet
-            with outlet.lock:
-                sent, outlet.sent = outlet.sent or [], None
-            words = ending_words(*self._ended_words())
-            sink, self._mask_source = self._start_mask(words, sent)
-            outlet.redirect(sink)
+            _, self._mask_source = self._start_mask(ending_words(*self._ended_words()), outlet.redirect)
             self._linger_at = None
             if self.to_server.done.is_set():
                 outlet.close()
         self._mask_decided.set()
 
-    def _start_mask(self, reason, sent):
-        """Start the built-in server. sent: chunks that the host sent already. Returns (its stdin, its stdout)."""
+    def _start_mask(self, reason, redirect):
+        """Start the built-in server and return (its stdin, its stdout).
+
+        redirect: lets what the host sends go to the new stdin and returns the chunks that it sent before.
+        """
         self._is_masked = True
         self._term_at = self._kill_at = None
         self.mirror.say("%s; answering in its place as a server without tools (--mask)" % reason)
         read_end, sink = os.pipe()
         source, write_end = os.pipe()
         masked = Masked(printable(_basename(self.argv[0])), reason)
+        sent = redirect(sink)
         start_thread("relay.masked", self.guard,
                      lambda: self._serve_masked(masked, sent, read_end, write_end), "relay.masked")
         return sink, source
 
     def _serve_masked(self, masked, sent, read_end, write_end):
         framer = Framer(self.options.max_frame_bytes)
-        chunks = iter(sent)
+        outlet = Outlet("masked", write_end, lambda: None)
+        chunk = b"".join(sent)
         while True:
-            chunk = next(chunks, None) or os.read(read_end, READ_BYTES)
-            if not chunk:
-                break
-            for frame in framer.feed(chunk)[0]:
+            chunk = chunk or os.read(read_end, READ_BYTES)
+            frames = framer.feed(chunk)[0] if chunk else [framer.tail()]
+            for frame in frames:
                 reply = masked.answer(frame)
                 if reply is not None:
-                    self._write_reply(write_end, reply + b"\n")
-        os.close(write_end)
-
-    def _write_reply(self, fd, data):
-        while data:
-            data = data[os.write(fd, data):]
+                    outlet.write(reply + b"\n")
+            if not chunk:
+                break
+            chunk = b""
+        outlet.close()
 
     # -- threads --------------------------------------------------------------------------------------------------
 
@@ -3355,6 +3422,7 @@ class Relay:
             chunk = os.read(self.child.stderr, READ_BYTES)
             if not chunk:
                 break
+            self._stderr_chunks += 1
             self.mirror.put(chunk)
             with self.lock:
                 self.tail.feed(chunk)
