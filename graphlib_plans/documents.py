@@ -8,7 +8,7 @@ This module knows the *shape* of a plan (keys and types). What a plan *means* (i
 """
 
 import datetime
-import difflib
+import functools
 import json
 import math
 import os
@@ -19,11 +19,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import DocumentError, InvalidPlan, PlanError, Problem, UnknownPlan
-
-try:
-    import yaml
-except ImportError:
-    yaml = None
 
 #: The steps the executor evaluates itself, in the order they are listed.
 CONTROL_STEPS = ("agent", "ask", "exit", "decide", "filter", "map", "reduce")
@@ -166,6 +161,8 @@ def shorten(text, limit):
 
 def nearest(name, known):
     """Return the known name most like `name`, or None."""
+    import difflib  # only where something is wrong already
+
     return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), None)
 
 
@@ -250,10 +247,13 @@ def _parse_toml(text, what):
 
 
 def _parse_yaml(text, what):
-    if yaml is None:
-        raise DocumentError(f"{what} cannot be read: YAML plans need PyYAML, which is not installed")
     try:
-        value = yaml.load(_decode(text, what), Loader=_yaml_loader())
+        import yaml  # only where there is a YAML plan: it takes longer to load than everything else here
+    except ImportError:
+        message = f"{what} cannot be read: YAML plans need PyYAML, which is not installed"
+        raise DocumentError(message) from None
+    try:
+        value = yaml.load(_decode(text, what), Loader=_yaml_loader(yaml))
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
@@ -286,14 +286,12 @@ def _plain(value, what):
     raise DocumentError(f"{what} has a {type(value).__name__}, which JSON does not know")
 
 
-def _yaml_loader():
+@functools.cache
+def _yaml_loader(yaml):
     """Return the loader for the YAML 1.2 core schema.
 
     PyYAML's own is YAML 1.1, where an unquoted `no` is false, `012` is ten, `12:30` is 750 and a date is no text.
     """
-    if "loader" in _YAML:
-        return _YAML["loader"]
-
     class Loader(yaml.SafeLoader):
         yaml_implicit_resolvers = {}
 
@@ -330,12 +328,7 @@ def _yaml_loader():
 
     Loader.add_constructor("tag:yaml.org,2002:int", construct_int)
     Loader.add_constructor("tag:yaml.org,2002:map", construct_mapping)
-    _YAML["loader"] = Loader
     return Loader
-
-
-#: Made at the first YAML file, so that PyYAML costs nothing where there is none.
-_YAML = {}
 
 
 def read_file(path):

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import re
-import tempfile
 import time
 from pathlib import Path
 
@@ -81,7 +80,8 @@ def write_private(path, data, *, mode=None):
     target = Path(os.path.realpath(path))
     with contextlib.suppress(FileNotFoundError):
         mode = target.stat().st_mode & 0o7777
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
+    temporary = target.parent / f".{target.name}.{os.urandom(8).hex()}.tmp"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600)
     try:
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(data)

@@ -9,7 +9,6 @@ and `dependencies`. Measured against the official suite: tests/plans/test_schema
 import functools
 import json
 import re
-from fractions import Fraction
 from urllib.parse import unquote, urldefrag, urljoin
 
 from .errors import Problem
@@ -83,7 +82,11 @@ def _unknown_names(arguments, schema):
 
 def known_names(schema):
     """Return the property names a schema's object may have, alternatives included; None when any name may come."""
-    if not isinstance(schema, dict) or schema.get("additionalProperties", False) is not False:
+    return compile(schema).names if isinstance(schema, dict) else None
+
+
+def _known_names(schema):
+    if schema.get("additionalProperties", False) is not False:
         return None
     listed = inline_refs(schema)
     open_keywords = ("patternProperties", "unevaluatedProperties", "if", "dependentSchemas", "dependencies")
@@ -124,6 +127,11 @@ class Validator:
         self._parts = []  # (pointer, subschema)
         self.tracks_evaluated = False
         self._index(schema, "")
+
+    @functools.cached_property
+    def names(self):
+        """The property names an object may have, None when any may come; see known_names."""
+        return _known_names(self.schema)
 
     def problems(self, value):
         """Return every Problem of a value. Errors: none."""
@@ -458,8 +466,12 @@ def _bound(keyword, is_wrong, words):
 
 
 def _multiple_of(check, factor, schema, value, place, out, seen):
+    if not _is_number(value) or factor <= 0:
+        return
+    from fractions import Fraction  # rarely needed, and slow to load
+
     # Through the decimal text, because 0.0075 is no multiple of 0.0001 in binary.
-    if _is_number(value) and factor > 0 and Fraction(str(value)) % Fraction(str(factor)):
+    if Fraction(str(value)) % Fraction(str(factor)):
         out.append(_problem(place, "multipleOf", f"must be a multiple of {_shown(factor)}, not {_shown(value)}"))
 
 
