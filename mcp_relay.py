@@ -3124,7 +3124,8 @@ class Relay:
         for direction, at, frame in keepsakes:
             self.session.pass_on(self.session.observe(direction, frame, at), at)
         if dropped:
-            self.session.note_gap(dropped, "the history was full before the debugger came", chunks[0][1])
+            self.session.note_gap(dropped, "the history was full before the debugger came",
+                                  chunks[0][1] if chunks else time.monotonic())
         for direction, at, chunk in chunks:
             if direction == STDERR:
                 self.session.note_stderr(self._decode(chunk), at)
@@ -3736,6 +3737,14 @@ def main(argv=None):
         code = error.code
     except KeyboardInterrupt:
         code = 130
+    except Exception as error:  # a bug of ours: one sentence and where to look, never a traceback into a host's log
+        line = sys.exc_info()[2]
+        while line.tb_next:
+            line = line.tb_next
+        text = "mcp_relay: internal error: %s: %s (line %d); please report it\n" % (
+            type(error).__name__, printable(str(error)), line.tb_lineno)
+        os.write(2, text.encode("utf-8", "backslashreplace"))
+        code = 1
     os._exit(code)  # threads may be stuck in a read or write; there is nothing left to do for them
 
 
