@@ -37,8 +37,8 @@ ODD = {
     "bad shapes": b'{"jsonrpc":"2.0","id":null,"method":"x"}\n{"jsonrpc":"2.0","id":{},"method":5,"params":"x"}\n'
                   b'{"jsonrpc":"2.0","id":[1],"error":7}\n{"jsonrpc":"2.0","id":true,"result":1,"error":1}\n',
     "lone surrogates": b'{"jsonrpc":"2.0","id":"\\ud800","method":"tools/call","params":{"\\ud800":"\\udfff"}}\n',
-    "absurd depth": b'{"jsonrpc":"2.0","id":1,"params":' + b"[" * 100000 + b"]" * 100000 + b',"method":"x"}\n',
-    "unclosed depth": b'{"a":' * 50000 + b"\n",
+    "absurd depth": b'{"jsonrpc":"2.0","id":1,"params":' + b"[" * 20000 + b"]" * 20000 + b',"method":"x"}\n',
+    "unclosed depth": b'{"a":' * 20000 + b"\n",
     "absurd digits": b'{"jsonrpc":"2.0","id":' + b"9" * 5000 + b',"method":"ping","x":' + b"7" * 20000 + b"}\n",
     "zero bytes": b"\0\0\n\0{}\n",
     "terminal control": b"\x1b[2J\x1b]0;title\x07\x9b31m\n",
