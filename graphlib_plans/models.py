@@ -437,7 +437,7 @@ class _Anthropic:
 
     def plainer(self, choice, request, error):
         """Return the request without what the model does not take, None when that cannot be the reason."""
-        return _without_temperature(choice, request, error)
+        return _without_temperature(request, error)
 
     def learn(self, choice, request):
         """Take note of what a request that was answered had to leave out."""
@@ -575,7 +575,7 @@ def _cached(messages):
     return messages
 
 
-def _without_temperature(choice, request, error):
+def _without_temperature(request, error):
     """Return the request without temperature if that is what a 400 complains about, else None."""
     is_it = error.status == 400 and "temperature" in error.text.lower()
     return replace(request, no_temperature=True) if is_it and not request.no_temperature else None
@@ -607,7 +607,7 @@ class _OpenAI:
 
     def plainer(self, choice, request, error):
         """Return the request without what the model does not take, None when that cannot be the reason."""
-        changed = _without_temperature(choice, request, error)
+        changed = _without_temperature(request, error)
         has_schema = request.schema is not None and not (request.no_schema or choice.model in self._without_schema)
         if changed is None and has_schema and error.status not in (401, 403):
             changed = replace(request, no_schema=True)
