@@ -8,6 +8,7 @@ The modules form rows, and a module imports only from rows above its own (tests/
     2  dependencies records                  step order, run records and usage
     3  config tools validation               settings, the tool registry, problems of a plan
     4  execution control authoring drawing   running, the seven control steps, editing, pictures
+       mcp_links                             the two transports of mcp_client
     5  wire mcp_client user_tools builtins models
     5b workspace                             one configuration with everything it names, put together
     6  mcp_server drafting terminal

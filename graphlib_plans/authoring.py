@@ -11,8 +11,8 @@ from collections import Counter
 from pathlib import Path
 
 from . import documents, templates
-from .documents import did_you_mean, shorten
 from .errors import BadArgument, ConfigError, DocumentError, Refused, UnknownPlan
+from .errors import did_you_mean, shorten, type_name
 from .paths import IDENTIFIER, IDENTIFIER_MAX, FileLock, make_private_dir, write_private
 from .validation import static_problems
 
@@ -163,7 +163,7 @@ def _summary(document):
 
 def _check_identifier(identifier):
     if not isinstance(identifier, str) or not IDENTIFIER.match(identifier) or len(identifier) > IDENTIFIER_MAX:
-        shown = repr(shorten(identifier, 80)) if isinstance(identifier, str) else documents.type_name(identifier)
+        shown = repr(shorten(identifier, 80)) if isinstance(identifier, str) else type_name(identifier)
         rule = f"letters, digits, _ and -, at most {IDENTIFIER_MAX} of them"
         raise BadArgument(f"{shown} cannot be an identifier; it is made of {rule}")
 
@@ -172,7 +172,7 @@ def _check_value(keys, key, value):
     """Refuse a value of the wrong type with the sentence that a file with it would get."""
     is_right, wanted = keys[key]
     if not is_right(value):
-        raise BadArgument(f"{key} must be {wanted}, not {documents.type_name(value)}")
+        raise BadArgument(f"{key} must be {wanted}, not {type_name(value)}")
 
 
 def _steps(document):

@@ -12,7 +12,7 @@ What is left may run at the same time.
 import graphlib
 
 from . import documents, templates
-from .errors import InvalidPlan, Problem
+from .errors import InvalidPlan, Problem, did_you_mean, pointer, shorten
 
 #: Steps that nothing is moved across: the one may end the plan, the other speaks with a person.
 BARRIERS = ("exit", "ask")
@@ -72,12 +72,12 @@ def order_problems(document):
     problems = []
     for index, step in documents.steps_of(document):
         for position, name in enumerate(_names(step.get("after"))):
-            place = documents.pointer("steps", index, "after", position)
+            place = pointer("steps", index, "after", position)
             if name == step.get("id"):
                 problems.append(Problem(place, "after_self", f"step {name!r} waits for itself", "remove it from after"))
             elif name not in known:
-                text = f"step {step.get('id')!r} waits for {documents.shorten(name, 80)!r}, and there is no such step"
-                problems.append(Problem(place, "after_unknown", text, documents.did_you_mean(name, known)))
+                text = f"step {step.get('id')!r} waits for {shorten(name, 80)!r}, and there is no such step"
+                problems.append(Problem(place, "after_unknown", text, did_you_mean(name, known)))
     # Reading tools give the fewest edges that always hold: a cycle among those is there whatever the tools are.
     _, cycle = _prepare(_waits(steps, lambda name: True, bool(document.get("parallel"))))
     if cycle:
@@ -99,7 +99,7 @@ def _cycle_problem(cycle, document):
     first = min(cycle, key=places.__getitem__)
     start = cycle.index(first)
     chain = " → ".join([*reversed(cycle[start + 1 :] + cycle[: start + 1]), first])
-    place = documents.pointer("steps", places[first][1])
+    place = pointer("steps", places[first][1])
     hint = "an arrow means: waits for; change `after`, or the order of the steps"
     return Problem(place, "order_cycle", f"steps wait for each other: {chain}", hint)
 

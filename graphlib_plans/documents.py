@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import DocumentError, InvalidPlan, PlanError, Problem, UnknownPlan
+from .errors import did_you_mean, nearest, pointer, shorten, type_name
 
 #: The steps the executor evaluates itself, in the order they are listed.
 CONTROL_STEPS = ("agent", "ask", "exit", "decide", "filter", "map", "reduce")
@@ -147,52 +148,6 @@ def _encodable(text):
 def to_text(document):
     """Return the text of a document's file: indented JSON, keys in the author's order, a newline at the end."""
     return pretty_json(document) + "\n"
-
-
-def pointer(*parts):
-    """Return the RFC 6901 pointer of a place given by keys and indexes."""
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
-
-
-def shorten(text, limit):
-    """Return a text cut to `limit` characters, an ellipsis included."""
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def nearest(name, known):
-    """Return the known name most like `name`, or None."""
-    import difflib  # only where something is wrong already
-
-    return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), None)
-
-
-def did_you_mean(name, known):
-    """Return a hint that names the nearest known name; without one it lists the known names."""
-    known = list(known)
-    close = nearest(name, known)
-    if close:
-        return f"did you mean {close!r}?"
-    return f"known: {', '.join(known)}" if known else ""
-
-
-def type_name(value):
-    """Return the JSON type of a value as a word with its article, for sentences."""
-    for kind, word in _TYPE_WORDS:
-        if isinstance(value, kind):
-            return word
-    return type(value).__name__
-
-
-#: Order matters: bool is an int.
-_TYPE_WORDS = (
-    (type(None), "null"),
-    (bool, "a boolean"),
-    (int, "an integer"),
-    (float, "a number"),
-    (str, "a string"),
-    ((list, tuple), "an array"),
-    (dict, "an object"),
-)
 
 
 # Files -------------------------------------------------------------------------------------------------------------

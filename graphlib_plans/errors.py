@@ -3,10 +3,14 @@
 A `Problem` is a finding: it is returned, listed and compared, never raised. A `PlanError` is something the user is told
 in one sentence. A `StopRun` ends a run and is no failure of a step, so retries, `on_error` and agents never catch it.
 
-Every `PlanError` has a stable `kind` (the list is in docs/plans.md); texts may change, kinds do not.
+Every `PlanError` has a stable `kind` (the list is in docs/plans.md); texts may change, kinds do not. The functions in
+between put names, values and places into sentences.
 """
 
 from dataclasses import dataclass
+
+#: How many names a sentence lists.
+SHOWN_NAMES = 12
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,64 @@ class Problem:
 
     def __str__(self):
         return f"{self.text} ({self.hint})" if self.hint else self.text
+
+
+# Words for sentences about problems --------------------------------------------------------------------------------
+
+
+def pointer(*parts):
+    """Return the RFC 6901 pointer of a place given by keys and indexes."""
+    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)
+
+
+def shorten(text, limit):
+    """Return a text cut to `limit` characters, an ellipsis included."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def nearest(name, known):
+    """Return the known name most like `name`, or None."""
+    import difflib  # only where something is wrong already
+
+    return next(iter(difflib.get_close_matches(str(name), list(known), n=1)), None)
+
+
+def did_you_mean(name, known):
+    """Return a hint that names the nearest known name; without one it lists the known names, if there are any."""
+    known = list(known)
+    close = nearest(name, known)
+    if close:
+        return f"did you mean {close!r}?"
+    return f"known: {listed(known)}" if known else ""
+
+
+def listed(names):
+    """Return names as they are listed in a sentence: the first SHOWN_NAMES, and how many more there are."""
+    more = len(names) - SHOWN_NAMES
+    return (", ".join(names[:SHOWN_NAMES]) + (f" and {more} more" if more > 0 else "")) or "nothing"
+
+
+def type_name(value):
+    """Return the JSON type of a value as a word with its article, for sentences."""
+    for kind, word in _TYPE_WORDS:
+        if isinstance(value, kind):
+            return word
+    return type(value).__name__
+
+
+#: Order matters: bool is an int.
+_TYPE_WORDS = (
+    (type(None), "null"),
+    (bool, "a boolean"),
+    (int, "an integer"),
+    (float, "a number"),
+    (str, "a string"),
+    ((list, tuple), "an array"),
+    (dict, "an object"),
+)
+
+
+# Exceptions -------------------------------------------------------------------------------------------------------
 
 
 class PlanError(Exception):

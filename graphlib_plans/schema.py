@@ -11,7 +11,8 @@ import json
 import re
 from urllib.parse import unquote, urldefrag, urljoin
 
-from .errors import Problem
+from .errors import Problem, did_you_mean, shorten, type_name
+from .errors import pointer as pointer_of
 
 META_URI = "https://json-schema.org/draft/2020-12/schema"
 #: Most compiled schemas that are kept; a plan run uses a handful.
@@ -36,7 +37,7 @@ def problems(value, schema):
 def schema_problems(schema):
     """Return what keeps a value from being a JSON Schema, with pointers into it; [] for a schema."""
     if not isinstance(schema, (dict, bool)):
-        return [Problem("", "schema_type", f"a schema is an object, not {_type_word(schema)}")]
+        return [Problem("", "schema_type", f"a schema is an object, not {type_name(schema)}")]
     found = compile(META).problems(schema)
     if not found and isinstance(schema, dict):
         found = compile(schema).own_problems()
@@ -250,13 +251,13 @@ def _subschemas(schema):
     """Return (pointer, subschema) of everything directly below one schema object."""
     found = []
     for keyword, value in schema.items():
-        place = "/" + keyword.replace("~", "~0").replace("/", "~1")
+        place = pointer_of(keyword)
         if keyword in _HOLDS_SCHEMA and isinstance(value, (dict, bool)):
             found.append((place, value))
         if keyword in _HOLDS_SCHEMAS and isinstance(value, list):
             found += [(f"{place}/{index}", item) for index, item in enumerate(value)]
         if keyword in _HOLDS_MAP and isinstance(value, dict):
-            found += [(f"{place}/{key.replace('~', '~0').replace('/', '~1')}", item) for key, item in value.items()]
+            found += [(place + pointer_of(key), item) for key, item in value.items()]
     return found
 
 
@@ -340,19 +341,11 @@ class _Check:
 
 def _problem(place, keyword, text):
     """Make a Problem; the text is completed with the name of the property."""
-    pointer = "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in place)
-    return Problem(pointer, f"schema_{keyword}", f"{_name(place)} {text}")
+    return Problem(pointer_of(*place), f"schema_{keyword}", f"{_name(place)} {text}")
 
 
 def _name(place):
     return ".".join(map(str, place)) if place else "the value"
-
-
-def _type_word(value):
-    for name in ("null", "boolean", "integer", "number", "string", "array", "object"):
-        if TYPES[name](value):
-            return _ARTICLES.get(name, f"a {name}")
-    return type(value).__name__
 
 
 _ARTICLES = {"null": "null", "integer": "an integer", "array": "an array", "object": "an object"}
@@ -374,8 +367,7 @@ TYPES = {
 
 
 def _shown(value):
-    text = json.dumps(value, ensure_ascii=False)
-    return text if len(text) <= SHOWN_VALUE else text[: SHOWN_VALUE - 1] + "…"
+    return shorten(json.dumps(value, ensure_ascii=False), SHOWN_VALUE)
 
 
 def identity(value):
@@ -406,7 +398,7 @@ def _type(check, types, schema, value, place, out, seen):
     types = [types] if isinstance(types, str) else types
     if not any(TYPES[name](value) for name in types):
         wanted = " or ".join(_ARTICLES.get(name, f"a {name}") for name in types)
-        out.append(_problem(place, "type", f"must be {wanted}, not {_type_word(value)}"))
+        out.append(_problem(place, "type", f"must be {wanted}, not {type_name(value)}"))
 
 
 def _enum(check, values, schema, value, place, out, seen):
@@ -589,12 +581,8 @@ def _additional_properties(check, part, schema, value, place, out, seen):
 
 def _unknown(place, keyword, known):
     """Make the Problem of a property that is not allowed, with the nearest allowed name as its hint."""
-    import difflib  # only where something is wrong already
-
-    close = difflib.get_close_matches(place[-1], list(known), n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}" if known else ""
     problem = _problem(place, keyword, "is not a known property")
-    return Problem(problem.pointer, problem.code, problem.text, hint)
+    return Problem(problem.pointer, problem.code, problem.text, did_you_mean(place[-1], known))
 
 
 def _property_names(check, part, schema, value, place, out, seen):

@@ -14,12 +14,12 @@ import json
 import re
 from dataclasses import dataclass
 
-from .errors import BadPath, EmptyData, MissingStep, Problem, TemplateError, TemplateSyntax
+from .errors import SHOWN_NAMES, BadPath, EmptyData, MissingStep, Problem, TemplateError, TemplateSyntax
+from .errors import listed, shorten, type_name
+from .errors import pointer as pointer_of
 
 #: Deepest nesting of sections; rendering recurses once per level.
 MAX_SECTIONS = 50
-#: How many keys an error lists.
-SHOWN_KEYS = 12
 #: Longest template an error quotes, in characters.
 SHOWN_TEMPLATE = 120
 
@@ -187,8 +187,8 @@ def _resolve(tag, scope, frames, template):
     if frames:
         return None
     available = sorted(map(str, scope))
-    message = f"{_quote(template)}: {tag.root!r} is not known here; known: {_listed(available)}"
-    raise MissingStep(message, template=template, path=tag.text, available=available[:SHOWN_KEYS])
+    message = f"{_quote(template)}: {tag.root!r} is not known here; known: {listed(available)}"
+    raise MissingStep(message, template=template, path=tag.text, available=available[:SHOWN_NAMES])
 
 
 def _loop_value(tag, frames, template):
@@ -222,18 +222,18 @@ def _lost(value, tag, position, template):
     """Return the error for a path that cannot be followed at `position`."""
     segment = tag.path[position]
     place = ".".join([tag.root, *map(str, tag.path[:position])])
-    available = sorted(value)[:SHOWN_KEYS] if isinstance(value, dict) else []
+    available = sorted(value)[:SHOWN_NAMES] if isinstance(value, dict) else []
     kind = BadPath
     if value is None:
         kind, reason = EmptyData, f"{place} is null, so it has no {segment}"
     elif segment is LENGTH and isinstance(value, (list, str)):
         reason = f"length must be the last part of the path, after {place}"
     elif segment is LENGTH:
-        reason = f"{place} is {_type(value)}, and only arrays and strings have a length"
+        reason = f"{place} is {type_name(value)}, and only arrays and strings have a length"
         if isinstance(value, dict) and "length" in value:
             reason += f'; for the key of that name write {place}."length"'
     elif isinstance(value, dict):
-        reason = f"{place} has no key {str(segment)!r}; it has {_listed(sorted(value))}"
+        reason = f"{place} has no key {str(segment)!r}; it has {listed(sorted(value))}"
         if isinstance(segment, int) and str(segment) in value:
             reason = f'{place} is an object; for the key of that name write {place}."{segment}"'
     elif isinstance(value, list) and isinstance(segment, int):
@@ -241,26 +241,12 @@ def _lost(value, tag, position, template):
     elif isinstance(value, list):
         reason = f"{place} is an array, so it has no key {segment!r}; write an index, or a section"
     else:
-        reason = f"{place} is {_type(value)}, so it has no {segment!r}"
+        reason = f"{place} is {type_name(value)}, so it has no {segment!r}"
     return kind(f"{_quote(template)}: {reason}", template=template, path=tag.text, available=available)
 
 
-def _type(value):
-    if isinstance(value, bool):
-        return "a boolean"
-    return {dict: "an object", list: "an array", str: "a string"}.get(type(value), "a number")
-
-
-def _listed(names):
-    if not names:
-        return "nothing"
-    more = len(names) - SHOWN_KEYS
-    return ", ".join(names[:SHOWN_KEYS]) + (f" and {more} more" if more > 0 else "")
-
-
 def _quote(template):
-    cut = template if len(template) <= SHOWN_TEMPLATE else template[: SHOWN_TEMPLATE - 1] + "…"
-    return json.dumps(cut, ensure_ascii=False)
+    return json.dumps(shorten(template, SHOWN_TEMPLATE), ensure_ascii=False)
 
 
 # Parsing -----------------------------------------------------------------------------------------------------------
@@ -476,7 +462,7 @@ def _strings(value, pointer):
         yield pointer, value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from _strings(item, f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}")
+            yield from _strings(item, pointer + pointer_of(key))
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from _strings(item, f"{pointer}/{index}")

@@ -7,8 +7,7 @@ what the plan names exists here, follows `plan__*` steps, and compares inputs an
 import re
 
 from . import dependencies, documents, schema, templates
-from .documents import did_you_mean, pointer, shorten
-from .errors import Problem, UnknownPlan
+from .errors import Problem, UnknownPlan, did_you_mean, listed, nearest, pointer, shorten, type_name
 from .paths import IDENTIFIER, IDENTIFIER_MAX
 
 #: How two sides of a gate may be compared.
@@ -279,7 +278,7 @@ class _StaticCheck:
                 self.add(place, "exit_in_iteration", text, "filter the items first, and exit after it")
         elif not (server and separator and name):
             text = f"{label} calls {shown!r}, which has no source"
-            close = documents.nearest(tool, documents.BARE_TOOLS)
+            close = nearest(tool, documents.BARE_TOOLS)
             hint = f"write <source>__<tool>, or one of {', '.join(documents.BARE_TOOLS)}"
             hint = f"did you mean {close!r}?" if close else hint
             self.add(place, "tool_bare_in_body" if inside else "tool_bare", text, hint)
@@ -336,7 +335,7 @@ class _StaticCheck:
             for side in ("value", "to"):
                 operand = gate.get(side)
                 if not schema.TYPES["number"](operand) and not templates.has_template(operand):
-                    got = documents.type_name(operand)
+                    got = type_name(operand)
                     text = f"{key} of {label}: {gate['op']} compares numbers, and {side} is {got}"
                     self.add(f"{place}/{side}" if side in gate else place, "gate_shape", text)
 
@@ -514,8 +513,8 @@ def path_beyond(rule, path):
                 return None
             if segment not in properties:
                 is_closed = rule.get("additionalProperties") is False
-                listed = ", ".join(list(properties)[: templates.SHOWN_KEYS]) or "nothing"
-                return f"the result has no {segment!r}; it has {listed}", is_closed and "patternProperties" not in rule
+                text = f"the result has no {segment!r}; it has {listed(list(properties))}"
+                return text, is_closed and "patternProperties" not in rule
             rule = properties[segment]
         elif segment is templates.LENGTH:
             return None

@@ -15,7 +15,7 @@ ROWS = [
     "documents templates schema processes web",
     "dependencies records",
     "config tools validation",
-    "execution control authoring drawing",
+    "execution control authoring drawing mcp_links",
     "wire mcp_client user_tools builtins models",
     "workspace",
     "mcp_server drafting terminal",
