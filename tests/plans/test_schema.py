@@ -241,6 +241,37 @@ def test_defaults_are_put_in_one_level_deep_and_nothing_is_changed():
         assert schema.with_defaults({}, odd) == {}
 
 
+@pytest.mark.parametrize(
+    "rule, arguments, expected",
+    [
+        ({"properties": {"city": {}}}, {"citty": 1}, ["citty is not a known property (did you mean 'city'?)"]),
+        ({"properties": {"city": {}}, "additionalProperties": False}, {"c": 1}, ["c is not a known property (known: city)"]),
+        ({"properties": {"city": {}}, "additionalProperties": True}, {"citty": 1}, []),
+        ({"properties": {"city": {}}, "additionalProperties": {"type": "string"}}, {"citty": 1},
+         ["citty must be a string, not an integer"]),
+        ({"properties": {"city": {}}, "patternProperties": {"^x-": {}}}, {"x-1": 1}, []),
+        ({"properties": {}}, {"a": 1}, ["a is not a known property"]),
+        ({"type": "object"}, {"a": 1}, []),
+        (True, {"a": 1}, []),
+        ({"anyOf": [{"properties": {"a": {}}}, {"properties": {"b": {}}}]}, {"a": 1, "b": 2, "c": 3},
+         ["c is not a known property (known: a, b)"]),
+        ({"$ref": "#/$defs/x", "$defs": {"x": {"properties": {"a": {"type": "string"}}}}}, {"a": "", "b": 1},
+         ["b is not a known property (known: a)"]),
+        ({"properties": {"n": {"type": "integer"}}}, {"n": "012"}, ["n must be an integer, not a string"]),
+        ({"properties": {"n": {"type": "integer"}}}, {"n": 12.0}, []),
+        ({"properties": {"n": {"type": "integer"}}}, {"n": True}, ["n must be an integer, not a boolean"]),
+        ({"properties": {"n": {}}}, [], []),
+    ],
+)  # fmt: skip
+def test_arguments_of_a_call(rule, arguments, expected):
+    assert [str(problem) for problem in schema.check_arguments(arguments, rule)[1]] == expected
+
+
+def test_arguments_get_their_defaults_before_they_are_checked():
+    rule = {"properties": {"a": {"type": "integer", "default": 1}}, "required": ["a"]}
+    assert schema.check_arguments({}, rule) == ({"a": 1}, [])
+
+
 def test_a_listed_schema_has_no_references():
     rule = {
         "$schema": schema.META_URI,

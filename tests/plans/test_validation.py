@@ -509,6 +509,11 @@ def test_every_code_is_in_the_documentation():
     assert produced <= listed, f"add these codes to docs/plan-format.md: {sorted(produced - listed)}"
 
 
+def test_the_example_of_the_documentation_is_right():
+    example = DOCS.read_text(encoding="utf-8").split("```json")[1].split("```")[0]
+    assert static_problems(documents.read_document(example, "json")) == []
+
+
 def test_the_documentation_names_every_key_of_the_format():
     text = DOCS.read_text(encoding="utf-8")
     tables = (documents.PLAN_KEYS, documents.STEP_KEYS, documents.RETRY_KEYS, documents.SOLVER_KEYS)
