@@ -169,8 +169,12 @@ def _check_identifier(identifier):
 
 
 def _check_value(keys, key, value):
-    """Refuse a value of the wrong type with the sentence that a file with it would get."""
+    """Refuse a value of the wrong type, or one too deep or too large, as a file with it would be refused."""
     is_right, wanted = keys[key]
+    try:
+        documents.measure(value, key)
+    except DocumentError as error:
+        raise BadArgument(error.message) from None
     if not is_right(value):
         raise BadArgument(f"{key} must be {wanted}, not {type_name(value)}")
 

@@ -76,7 +76,7 @@ def _read_json(text, what, pairs):
     except ValueError as error:
         raise DocumentError(f"{what} cannot be read: {_digit_limit(error)}") from None
     if text.count("[") + text.count("{") > MAX_DEPTH:
-        _measure(value, what)
+        measure(value, what)
     return value
 
 
@@ -112,8 +112,8 @@ def _syntax_error(what, reason, line, column):
     return DocumentError(message, line=line, column=column)
 
 
-def _measure(value, what):
-    """Refuse a value that is nested too deeply or has too many parts. Does not recurse."""
+def measure(value, what):
+    """Refuse a value that is nested too deeply or has too many parts, with a DocumentError. Does not recurse."""
     level, depth, count = [value], 0, 0
     while level:
         containers = [part for part in level if isinstance(part, (dict, list))]
@@ -197,7 +197,7 @@ def _parse_toml(text, what):
         raise DocumentError(f"{what} is nested deeper than {MAX_DEPTH} levels") from None
     except ValueError as error:
         raise DocumentError(f"{what} cannot be read: {_digit_limit(error)}") from None
-    _measure(value, what)
+    measure(value, what)
     return _plain(value, what)
 
 
@@ -219,7 +219,7 @@ def _parse_yaml(text, what):
         raise DocumentError(f"{what} is nested deeper than {MAX_DEPTH} levels") from None
     except ValueError as error:
         raise DocumentError(f"{what} cannot be read: {_digit_limit(error)}") from None
-    _measure(value, what)
+    measure(value, what)
     return _plain(value, what)
 
 

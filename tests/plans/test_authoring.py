@@ -134,6 +134,7 @@ REFUSALS = [
     (authoring.set_attribute, (TWO, "output", "@/etc/passwd"), BadArgument, "must be an object, not a string"),
     (authoring.set_attribute, (TWO, "input_schema", "-"), BadArgument, "must be an object, not a string"),
     (authoring.set_attribute, (TWO, "identifier", "a/b"), BadArgument, "cannot be an identifier"),
+    (authoring.set_attribute, (TWO, "output", {"x": json.loads("[" * 101 + "]" * 101)}), BadArgument, "deeper than 100"),
     (authoring.unset_attribute, (TWO, "name"), BadArgument, "cannot be unset"),
     (authoring.add_step, (TWO, "c", "x__y", {}, None, "a", "b"), Refused, "not both"),
     (authoring.add_step, (TWO, "c", "x__y", {}, None, "q"), Refused, "no step 'q'"),
@@ -388,6 +389,12 @@ def test_values_json_cannot_say_are_refused(store, tmp_path):
     put(tmp_path / "second", "p.json", document(step()))
     with pytest.raises(BadArgument, match="as JSON"):
         store.edit("p", lambda found: authoring.set_attribute(found, "output", {"x": float("nan")}))
+
+
+def test_text_that_cannot_be_encoded_is_written_as_escapes(store, tmp_path):
+    path = put(tmp_path / "second", "p.json", document(step()))
+    store.edit("p", lambda found: authoring.set_attribute(found, "name", "a\ud800é"))
+    assert '"a\\ud800é"' in path.read_text(encoding="utf-8") and store.open("p")[0]["name"] == "a\ud800é"
 
 
 def test_concurrent_edits_of_threads_are_all_kept(store, tmp_path):
