@@ -16,6 +16,8 @@ ORDER_OPS = ("gt", "lt", "gte", "lte")
 #: Roots that exist only inside the bodies of an iteration.
 ITEM_ROOTS = ("item", "index")
 FOLD_ROOTS = ("item", "index", "accumulator")
+#: Longest chain of plans that call each other, the first one included; a run refuses the call that goes beyond.
+DEPTH_LIMIT = 8
 #: Suggestions are searched for so many unknown references of a plan; each search looks at every step's name.
 SUGGESTIONS = 25
 
@@ -652,6 +654,10 @@ class _CatalogCheck:
             if len(trail) > 1 or identifier != trail[0]:  # a plan that calls itself is a static problem
                 chain = " → ".join([*trail[trail.index(identifier) :], identifier])
                 report.problem("/tool", "plan_cycle", f"plans call each other: {chain}")
+            return
+        if len(trail) >= DEPTH_LIMIT:
+            chain = " → ".join([*trail, identifier])
+            report.problem("/tool", "plan_depth", f"plans are nested deeper than {DEPTH_LIMIT}: {chain}")
             return
         try:
             plan = self.find_plan(identifier)

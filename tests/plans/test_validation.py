@@ -450,6 +450,16 @@ def test_a_longer_cycle_names_the_plans():
     assert problem.text.endswith("plans call each other: p → loop → p")
 
 
+def test_a_chain_of_plans_has_an_end():
+    def find(name):
+        following = f"plan__n{int(name[1:]) + 1}"
+        return to_plan(document(step(tool=following), identifier=name))
+
+    (problem,) = validation.catalog_check(document(step(tool="plan__n1")), Registry(), find, (), None)[0]
+    assert (problem.pointer, problem.code) == ("/steps/0", "plan_depth")
+    assert problem.text.endswith("p → n1 → n2 → n3 → n4 → n5 → n6 → n7 → n8")
+
+
 def test_unknown_models_are_not_checked_without_a_list():
     assert catalog(control("agent", **AGENT, model="fats"), models=None)[0] == [
         Problem("/steps/0/tool", "server_unconfigured", "no tool 'x__y'")
