@@ -388,13 +388,13 @@ def _run(shell, arguments, plan, value, record, finished):
         )
 
     try:
-        outcome = _interruptible(run, cancel, shell)
+        outcome = _interruptible(run, cancel, shown.tell)
     finally:
         shown.close()
     return _tell(shell, outcome, answer)
 
 
-def _interruptible(function, cancel, shell):
+def _interruptible(function, cancel, tell):
     """Return function(), run on a thread; Ctrl-C and SIGTERM cancel it, a second Ctrl-C ends the program at once."""
     box, done = [], threading.Event()
 
@@ -416,7 +416,7 @@ def _interruptible(function, cancel, shell):
             done.wait()
         except KeyboardInterrupt as stopped:
             cancel.cancel(str(stopped) or "stopped by Ctrl-C")
-            shell.note("stopping; what is running is told to end (Ctrl-C again to leave at once)")
+            tell("stopping; what is running is told to end (Ctrl-C again to leave at once)")
             done.wait()
     finally:
         if on_main:
@@ -676,7 +676,7 @@ def _tools_test(shell, arguments):
         except ToolError as error:
             return error.payload, True
 
-    result, is_error = _interruptible(call, cancel, shell)
+    result, is_error = _interruptible(call, cancel, shell.note)
     if is_error and not shell.wants_json:
         shell.note(f"{arguments.name} failed")
     shell.put_json({"tool": arguments.name, "isError": is_error, "result": result} if shell.wants_json else result)

@@ -251,7 +251,9 @@ class _AgentRun:
         self.step = step
         self.model = step.input.get("model", "chat")
         self.wanted = step.input["output_schema"]
-        self.tools = step.context.services.registry.match(step.input.get("tools", ["*"]), step.context)
+        matched = step.context.services.registry.match(step.input.get("tools", ["*"]), step.context)
+        running = {f"plan__{identifier}" for identifier in step.context.stack}  # these would only be refused
+        self.tools = [tool for tool in matched if tool.name not in running]
         self.offered = {tool.name for tool in self.tools}
         self.messages = [{"role": "user", "text": step.render_text(step.input["prompt"])}]
         self.calls_made = []

@@ -21,8 +21,9 @@ from .documents import read_json, shorten, to_json
 from .errors import DocumentError
 from .tools import Answer, printable, unavailable
 
-#: Seconds between two drawings of the live lines.
-TICK_S = 0.5
+#: Seconds between two drawings of the live lines. Shorter steps never show; an event alone draws nothing, because an
+#: iteration has thousands of them.
+TICK_S = 0.2
 #: Steps that are shown live at most; the rest is counted in one line.
 LIVE_LINES = 8
 #: Longest excerpt of an error on one line, in characters.
@@ -84,6 +85,11 @@ class Progress:
         with contextlib.suppress(OSError, ValueError):
             self.stream.write(printable(line) + "\n")
             self.stream.flush()
+
+    def tell(self, text):
+        """Write a line that comes from no event."""
+        with self.lock:
+            self.write(text)
 
     def close(self):
         """Leave the stream as it should stay."""
@@ -164,9 +170,14 @@ class LiveProgress(Progress):
             elif event["event"] == "step_finished":
                 self.running.pop(key, None)
             line = None if event["event"] == "step_started" else self.line(event)
-            self.erase()
             if line is not None:
-                self.write(line)
+                self.tell(line)
+
+    def tell(self, text):
+        """Write a line that stays, above the live ones."""
+        with self.lock:
+            self.erase()
+            self.write(text)
             self.draw()
 
     def tick(self):
@@ -284,6 +295,7 @@ class _Dialogue:
                 self.say("declined")
                 return Answer("declined")
             except _EndOfInput:
+                self.say("")  # the cursor stands behind the prompt
                 return Answer("unavailable")
 
     def fields(self):

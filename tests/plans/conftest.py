@@ -91,7 +91,7 @@ class World:
             controls=control.CONTROLS,
             models=self.models,
             catalog=catalog,
-            servers=frozenset(),
+            servers=frozenset({"t"}),
             pricing={},
             settings=config.Settings(self.directory),
             user={},
