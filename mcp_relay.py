@@ -28,12 +28,13 @@ Threads, what each blocks on, and who wakes it:
     relay.stderr.read, relay.stderr.write               the server's stderr; the mirror's buffer
     relay.child       the end of the server process     the operating system
     relay.reporter    select on the hub's socket and a wake pipe
-    hub.accept, hub.request-N, hub.store                sockets; the store's queue
+    hub.accept, hub.request-N, hub.clock                sockets; one second
 """
 
 import base64
 import codecs
 import collections
+import enum
 import errno
 import json
 import os
@@ -146,16 +147,36 @@ VERSION_KEY = "io.modelcontextprotocol/protocolVersion"
 MODERN_VERSION = "2026-07-28"
 
 
-class RelayError(Exception):
-    """A failure that ends a command with one sentence on stderr and the exit code `code`."""
+class Exit(enum.IntEnum):
+    """The exit codes of the commands; the relay itself ends with the server's code (docs/relay.md lists them all)."""
 
-    code = 1
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NO_HUB = 3
+    UNKNOWN = 4  # no such hold or run
+    FORBIDDEN = 5
+    REFUSED = 6  # the hold is still open
+    TAKEN = 7  # somebody else released it
+    TIMED_OUT = 8
+    NOT_EXECUTABLE = 126
+    NOT_FOUND = 127  # the command cannot be started
+    SIGNAL = 128  # plus the number of the signal
+
+
+class RelayError(Exception):
+    """A failure that ends a command with one sentence on stderr and an exit code."""
+
+    def __init__(self, message, code=Exit.FAILED):
+        Exception.__init__(self, message)
+        self.code = code
 
 
 class UsageError(RelayError):
     """The command line cannot be understood."""
 
-    code = 2
+    def __init__(self, message):
+        RelayError.__init__(self, message, Exit.USAGE)
 
 
 # ================================================================================================================
@@ -1618,7 +1639,7 @@ def spawn_failure(command, error, on_windows):
     """
     number = getattr(error, "errno", None)
     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-    code, hint = 127, ""
+    code, hint = Exit.NOT_FOUND, ""
     is_batch = command.lower().endswith((".cmd", ".bat"))
     if on_windows and (is_batch or number == errno.EINVAL or getattr(error, "winerror", None) == 193):
         hint = ('.cmd and .bat files need an interpreter: use "command": "cmd" with "args": ["/c", "%s", …], or point '
@@ -1628,9 +1649,9 @@ def spawn_failure(command, error, on_windows):
         if "/" in command:
             hint = "there is no such file, or the interpreter in its first line is missing"
     elif number in (errno.EACCES, errno.EISDIR):
-        code, hint = 126, "make the file executable (chmod +x) or name its interpreter"
+        code, hint = Exit.NOT_EXECUTABLE, "make the file executable (chmod +x) or name its interpreter"
     elif number == errno.ENOEXEC:
-        code, hint = 126, "the file has no #! line; name its interpreter"
+        code, hint = Exit.NOT_EXECUTABLE, "the file has no #! line; name its interpreter"
     return code, 'cannot run "%s": %s%s' % (printable(command), printable(reason), " — " + hint if hint else "")
 
 
@@ -2978,13 +2999,13 @@ class Relay:
 
     def _exit_code(self):
         if self._signal is not None:
-            return 128 + self._signal
+            return Exit.SIGNAL + self._signal
         if self._is_masked:
             return 0
         if self.child.ended is None or "thread died" in self._told:
             return 1
         code, number = self.child.ended
-        return code if number is None else 128 + number
+        return code if number is None else Exit.SIGNAL + number
 
     def _finish(self):
         """Bring everything to its end and say what went wrong."""
@@ -3497,6 +3518,1782 @@ def signal_name(number):
 
 
 # ================================================================================================================
+# PART THREE. The hub: what relays tell is kept, shown, and steered.
+# ================================================================================================================
+
+#: Runs and days that are kept (seed of the store: newest first, older ones go at start and with each new run).
+KEEP_RUNS, KEEP_DAYS = 200, 30
+#: Seconds without page, stream or waiting command after which an open hold is released (design 4).
+UNATTENDED_S = 30.0
+#: Seconds that a relay may be gone before its unfinished run counts as abandoned, and to answer a release.
+ABANDON_S = 15.0
+ANSWER_S = 5.0
+#: Seconds of the longest long-poll, how many may wait at once, and how often a silent stream says that it lives.
+WAIT_S, MAX_WAITS, KEEP_ALIVE_S = 120.0, 64, 15.0
+#: Bytes of a request's body, and items that may wait for a page that does not read.
+BODY_BYTES, STREAM_ITEMS = 16 * 1024 * 1024, 20000
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# 18. Runs: events in, summaries out.
+# ----------------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """What the hub knows of one run beside its events: the summary and the nodes. Pure; used under the hub's lock."""
+
+    def __init__(self, name, summary=None):
+        summary = summary or {}
+        self.name = name
+        #: the fields of the API's Run that are stored
+        self.fields = dict({"label": name, "status": "running", "started": None, "ended": None, "calls": 0,
+                            "errors": 0, "noise": 0, "client": None, "server": None, "protocolVersion": None,
+                            "error": None, "events": 0}, **summary.get("fields", {}))
+        #: node -> {node, kind, name, parent, status, executions, errors, durationMs}
+        self.nodes = summary.get("nodes", {})
+        #: instance -> sequence number of its node.started, while it is open
+        self.opened = {}
+        self.attached = False
+        #: monotonic seconds at which the relay was lost
+        self.lost_at = None
+
+    def summary(self):
+        """Return what is stored."""
+        return {"fields": self.fields, "nodes": self.nodes}
+
+    def describe(self, held):
+        """Return the API's Run; held: how many holds are open."""
+        return dict(self.fields, run=self.name, attached=self.attached, held=held)
+
+    def apply(self, event):
+        """Take note of one event, in order. What is no event of ours changes nothing."""
+        self.fields["events"] = max(self.fields["events"], event["seq"])
+        update = _UPDATES.get(event["type"])
+        if update:
+            update(self, event)
+
+    def _run_started(self, event):
+        self.fields.update(label=str(event.get("label"))[:200], started=event["ts"], status="running")
+
+    def _run_finished(self, event):
+        self.fields.update(status=event.get("status"), ended=event["ts"], error=event.get("error"))
+
+    def _node_started(self, event):
+        self.opened[event["instance"]] = event["seq"]
+        node = self.nodes.setdefault(event["node"], {
+            "node": event["node"], "kind": event.get("kind"), "name": event.get("name"),
+            "parent": event.get("parent"), "status": "running", "executions": 0, "errors": 0, "durationMs": None})
+        node["executions"] += 1
+        node["status"] = "running"
+        if event.get("method") and not event.get("notification"):
+            self.fields["calls"] += 1
+        if event["node"] == NOISE_NODE:
+            self.fields["noise"] += 1
+        if event.get("method") in ("initialize", "server/discover"):
+            params = _dict(_frame_json(event).get("params"))
+            meta = _dict(params.get("_meta"))
+            self.fields["client"] = _who(params.get("clientInfo") or meta.get("io.modelcontextprotocol/clientInfo"))
+            self.fields["protocolVersion"] = self.fields["protocolVersion"] or meta.get(VERSION_KEY)
+
+    def _node_error(self, event):
+        self.fields["errors"] += 1
+        if event["node"] in self.nodes:
+            self.nodes[event["node"]]["errors"] += 1
+
+    def _node_finished(self, event):
+        self.opened.pop(event["instance"], None)
+        node = self.nodes.get(event["node"])
+        if node:
+            node.update(status=event.get("status"), durationMs=event.get("durationMs"))
+        if event["node"] == PROTOCOL_NODE:
+            self.fields["noise"] = _dict(event.get("output")).get("stdoutNoise", self.fields["noise"])
+        if event.get("method") in ("initialize", "server/discover"):
+            result = _dict(_frame_json(event).get("result"))
+            meta = _dict(result.get("_meta"))
+            self.fields["server"] = _who(result.get("serverInfo") or meta.get("io.modelcontextprotocol/serverInfo"))
+            version = result.get("protocolVersion")
+            self.fields["protocolVersion"] = version if type(version) is str else self.fields["protocolVersion"]
+
+    def _hold_opened(self, event):
+        if event["node"] in self.nodes:
+            self.nodes[event["node"]]["status"] = "held"
+
+    def _hold_released(self, event):
+        if event["node"] in self.nodes:
+            self.nodes[event["node"]]["status"] = "running"
+
+
+_UPDATES = {"run.started": Run._run_started, "run.finished": Run._run_finished, "node.started": Run._node_started,
+            "node.error": Run._node_error, "node.finished": Run._node_finished, "hold.opened": Run._hold_opened,
+            "hold.released": Run._hold_released}
+
+
+def _frame_json(event):
+    """Return the object in an event's frame, an empty one where there is none to read."""
+    try:
+        return _dict(json.loads(event["frame"]))
+    except (KeyError, TypeError, ValueError, RecursionError):
+        return {}
+
+
+def _who(info):
+    """Return {name, version} of an Implementation object, or None."""
+    if type(info) is not dict:
+        return None
+    return {key: str(info.get(key))[:100] for key in ("name", "version")}
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# 19. The store: SQLite where it can, memory where it must.
+# ----------------------------------------------------------------------------------------------------------------
+
+
+class Store:
+    """Keep runs and events. Lines are stored and given back exactly as they came.
+
+    `lock` protects the connection and the memory. A disk that fails is told once, and from then on new events are
+    kept in memory; nothing that is already stored is lost. Methods raise nothing for a broken disk.
+    """
+
+    SCHEMA = """
+        CREATE TABLE IF NOT EXISTS runs (run TEXT PRIMARY KEY, started REAL, ended REAL, owner INTEGER, summary TEXT);
+        CREATE TABLE IF NOT EXISTS events (run TEXT, seq INTEGER, line TEXT, PRIMARY KEY (run, seq)) WITHOUT ROWID;
+        CREATE TABLE IF NOT EXISTS settings (key TEXT PRIMARY KEY, value TEXT);
+    """
+
+    def __init__(self, path, tell):
+        """path: of the database, or ":memory:". tell: called with a sentence when runs cannot be kept on disk."""
+        self.lock = threading.RLock()
+        self._tell = tell
+        self._runs = {}
+        self._events = {}
+        self._settings = {}
+        self._db = None
+        if path != ":memory:":
+            self._open(path)
+
+    def _open(self, path):
+        try:
+            import sqlite3
+        except ImportError:
+            self._fail("this Python has no sqlite3")
+            return
+        self._errors = sqlite3.Error, OSError
+        try:
+            make_private_folder(os.path.dirname(os.path.abspath(path)))
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+            os.chmod(path, 0o600)
+            self._db = sqlite3.connect(path, timeout=5.0, check_same_thread=False, isolation_level=None)
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=NORMAL")  # a crash of the machine may lose the last moments
+            self._db.executescript(self.SCHEMA)
+        except self._errors as error:
+            self._fail(str(error))
+
+    def _fail(self, reason):
+        self._db = None
+        self._tell("runs are kept in memory only: %s" % printable(reason))
+
+    def _do(self, sql, rows):
+        """Run one statement for each row in one transaction; return False if that went to memory instead."""
+        if self._db is None:
+            return False
+        try:
+            self._db.execute("BEGIN")
+            self._db.executemany(sql, rows)
+            self._db.execute("COMMIT")
+            return True
+        except self._errors as error:
+            self._fail(str(error))
+            return False
+
+    def _ask(self, sql, values=()):
+        if self._db is None:
+            return []
+        try:
+            return self._db.execute(sql, values).fetchall()
+        except self._errors as error:
+            self._fail(str(error))
+            return []
+
+    def add(self, run, rows):
+        """Store events of one run. rows: [(seq, line)], line a str; a sequence number that is there already is kept."""
+        with self.lock:
+            if not self._do("INSERT OR IGNORE INTO events VALUES (?, ?, ?)",
+                            [(run, seq, line) for seq, line in rows]):
+                known = self._events.setdefault(run, {})
+                for seq, line in rows:
+                    known.setdefault(seq, line)
+
+    def events(self, run, after, limit):
+        """Return [(seq, line)] of a run behind a sequence number, in order."""
+        with self.lock:
+            found = self._ask("SELECT seq, line FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
+                              (run, after, limit))
+            kept = self._events.get(run)
+            if kept and len(found) < limit:
+                found = sorted(set(found).union((seq, line) for seq, line in kept.items() if seq > after))[:limit]
+        return found
+
+    def save(self, run, owner):
+        """Store a run's summary. owner: port of the hub that it belongs to."""
+        row = run.name, run.fields["started"], run.fields["ended"], owner, json.dumps(run.summary())
+        with self.lock:
+            if not self._do("INSERT OR REPLACE INTO runs VALUES (?, ?, ?, ?, ?)", [row]):
+                self._runs[run.name] = row
+
+    def runs(self):
+        """Return [(Run, owner)], oldest first."""
+        with self.lock:
+            rows = self._ask("SELECT * FROM runs") + list(self._runs.values())
+        return [(Run(row[0], json.loads(row[4])), row[3]) for row in sorted(rows, key=lambda row: row[1] or 0)]
+
+    def delete(self, run):
+        """Forget a run and its events."""
+        with self.lock:
+            self._do("DELETE FROM events WHERE run = ?", [(run,)])
+            self._do("DELETE FROM runs WHERE run = ?", [(run,)])
+            self._events.pop(run, None)
+            self._runs.pop(run, None)
+
+    def setting(self, key):
+        """Return a stored JSON value, or None."""
+        with self.lock:
+            rows = self._ask("SELECT value FROM settings WHERE key = ?", (key,))
+            return json.loads(rows[0][0]) if rows else self._settings.get(key)
+
+    def set(self, key, value):
+        """Store a JSON value."""
+        with self.lock:
+            if not self._do("INSERT OR REPLACE INTO settings VALUES (?, ?)", [(key, json.dumps(value))]):
+                self._settings[key] = value
+
+    def close(self):
+        """Close the database."""
+        with self.lock:
+            if self._db is not None:
+                self._db.close()
+                self._db = None
+
+
+def make_private_folder(path):
+    """Create a folder that only we may enter; one that is there already is left as it is."""
+    if not os.path.isdir(path):
+        os.makedirs(path, 0o700)
+
+
+def write_private(path, data):
+    """Write a file that only we may read, whole or not at all."""
+    draft = "%s.%d" % (path, os.getpid())
+    fd = os.open(draft, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), 0o600)
+    with os.fdopen(fd, "wb") as sink:
+        sink.write(data)
+    os.replace(draft, path)
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# 20. The hub itself: relays on one side, viewers on the other.
+# ----------------------------------------------------------------------------------------------------------------
+
+
+class ApiError(Exception):
+    """An answer of the API that is no success: HTTP status, stable code, sentence, further fields."""
+
+    def __init__(self, status, code, message, **more):
+        Exception.__init__(self, message)
+        self.status = status
+        self.body = dict(more, error={"code": code, "message": message})
+
+
+class Link:
+    """One attached relay: its socket, written by whoever has something to tell it."""
+
+    def __init__(self, run, sock):
+        self.run = run
+        #: monotonic seconds: when it last said something, and was last told something
+        self.heard = self.told = time.monotonic()
+        self._sock = sock
+        self._lock = threading.Lock()  # keeps each line whole
+
+    def send(self, message):
+        """Send one JSON line; a relay that does not take it is cut off, and comes again if it lives."""
+        self.told = time.monotonic()
+        try:
+            with self._lock:
+                self._sock.sendall(encode(message) + b"\n")
+        except OSError:
+            self.cut()
+
+    def cut(self):
+        """End the connection; its reader notices."""
+        try:
+            self._sock.shutdown(2)
+        except OSError:
+            pass  # it is gone already
+
+
+class Stream:
+    """One viewer's event stream: items wait here until its handler has sent them.
+
+    An item is (kind, key, text): key is the sequence number of an event and the name of a run, else None.
+    """
+
+    def __init__(self, run):
+        self.run = run
+        self.items = queue.Queue()
+
+    def put(self, item):
+        """Add an item; a viewer that does not read is told to come again, rather than kept in memory."""
+        if self.items.qsize() < STREAM_ITEMS:
+            self.items.put(item)
+        elif self.items.qsize() == STREAM_ITEMS:
+            self.items.put(None)
+
+
+class Hub:
+    """The debugger's state: runs, open holds, breakpoints, mode, attached relays and viewers.
+
+    `lock` protects all of it; it is never held while something is sent to a relay or a viewer. `changed` wakes the
+    long-polls and the releases that wait for a relay's answer.
+    """
+
+    def __init__(self, store, port, token, unattended_s=UNATTENDED_S, pause_on_error=None):
+        """pause_on_error: the breakpoints on errors to begin with, or None for those that the store remembers."""
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
+        self.store = store
+        self.port = port
+        self.token = token
+        self.unattended_s = unattended_s
+        self.runs = collections.OrderedDict((run.name, run) for run, _ in self._adopt())
+        self.links = {}
+        self.streams = []
+        #: hold -> {"hold": Hold, "by": who is releasing it or None}
+        self.holds = collections.OrderedDict()
+        self._closed = collections.OrderedDict()
+        self._answers = {}
+        self._requests = 0
+        self.waits = 0
+        self._watched_at = time.monotonic()
+        #: {mode, next id, breakpoints}, as it is stored
+        self.gate = self._recall_gate(pause_on_error)
+
+    def _recall_gate(self, pause_on_error):
+        gate = self.store.setting("breakpoints")
+        if type(gate) is not dict:
+            gate = {"mode": "run", "next": 1, "breakpoints": []}
+            pause_on_error = [{"point": ERROR}] if pause_on_error is None else pause_on_error
+        if pause_on_error is not None:  # it was asked for at this start, and speaks of unnamed errors only
+            gate["breakpoints"] = [each for each in gate["breakpoints"] if each["point"] != ERROR or "name" in each]
+            for each in pause_on_error:
+                self._remember_breakpoint(gate, each)
+        return gate
+
+    def _adopt(self):
+        """Take over the stored runs: what a hub that has ended left running is abandoned; old runs go."""
+        found = self.store.runs()
+        for run, owner in found:
+            if run.fields["status"] == "running" and (owner == self.port or hub_health(owner) is None):
+                run.fields["status"] = "abandoned"
+                self.store.save(run, self.port)
+        oldest = (time.time() - KEEP_DAYS * 86400) * 1000
+        kept = [pair for pair in found if (pair[0].fields["started"] or 0) >= oldest][-KEEP_RUNS:]
+        for run, _ in found:
+            if all(run is not other for other, _ in kept):
+                self.store.delete(run.name)
+        return kept
+
+    # -- relays ---------------------------------------------------------------------------------------------------
+
+    def join(self, link):
+        """Take an attached relay in and return the welcome for it."""
+        with self.lock:
+            run = self.runs.get(link.run)
+            if run is None:
+                run = self.runs[link.run] = Run(link.run)
+                self._forget_oldest()
+            before = self.links.get(link.run)
+            self.links[link.run] = link
+            run.attached, run.lost_at = True, None
+            if run.fields["status"] == "abandoned":
+                run.fields["status"] = "running"
+            welcome = {"type": "welcome", "protocol": PROTOCOL, "last": run.fields["events"]}
+            welcome.update(self.breakpoints())
+        if before:
+            before.cut()
+        self._tell_run(run)
+        return welcome
+
+    def _forget_oldest(self):
+        names = [name for name in self.runs if name not in self.links]
+        for name in names[:max(len(self.runs) - KEEP_RUNS, 0)]:
+            del self.runs[name]
+            self.store.delete(name)
+
+    def leave(self, link):
+        """Take note that a relay has gone: its holds are over, its run is abandoned unless it comes back."""
+        with self.lock:
+            run = self.runs.get(link.run)
+            if self.links.get(link.run) is not link or run is None:
+                return
+            del self.links[link.run]
+            run.attached, run.lost_at = False, time.monotonic()
+            gone = [hold for hold in self.holds if self.holds[hold]["hold"]["run"] == link.run]
+            for hold in gone:
+                self._close_hold(hold, CONTINUE, "debugger lost")
+            self.changed.notify_all()
+        for hold in gone:
+            self._tell("released", {"hold": hold, "run": link.run, "action": CONTINUE, "by": "debugger lost"})
+        self.store.save(run, self.port)
+        self._tell_run(run)
+
+    def take(self, link, lines):
+        """Take lines of a relay: events are stored, applied and passed on to viewers, answers reach their asker."""
+        link.heard = time.monotonic()
+        events = []
+        for line in lines:
+            try:
+                told = json.loads(line)
+                kind = told["type"]
+                if kind == "outcome":
+                    with self.lock:
+                        self._answers[told["request"]] = told
+                        self.changed.notify_all()
+                elif kind == "ping":
+                    link.send({"type": "pong"})
+                elif kind != "pong" and type(told["seq"]) is int:
+                    events.append((told, line.decode()))
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue  # a line that is none of ours says nothing
+        if events:
+            self._take_events(link.run, events)
+
+    def _take_events(self, name, events):
+        notices = []
+        with self.lock:
+            run = self.runs.get(name)
+            if run is None:
+                return  # it was deleted meanwhile
+            events = [pair for pair in events if pair[0]["seq"] > run.fields["events"]]
+            self.store.add(name, [(event["seq"], line) for event, line in events])
+            for event, _ in events:
+                try:
+                    run.apply(event)
+                    notices.extend(self._apply_hold(run, event))
+                except (KeyError, TypeError, AttributeError):
+                    continue  # an event without the fields of its type
+            if any(notices) or any(event["type"].startswith("run.") for event, _ in events):
+                self.changed.notify_all()
+            streams = [stream for stream in self.streams if stream.run == name]
+        if any(event["type"] == "run.finished" for event, _ in events):
+            self.store.save(run, self.port)
+        for stream in streams:
+            for event, line in events:
+                stream.put(("event", event["seq"], with_run(name, line)))
+        for kind, value in notices:
+            self._tell(kind, value)
+        self._tell_run(run)
+
+    def _apply_hold(self, run, event):
+        """Open or close a hold; return what viewers are to be told. The lock is held."""
+        if event["type"] == "hold.opened":
+            hold = {key: value for key, value in event.items() if key not in ("seq", "ts", "at", "type")}
+            hold["run"] = run.name
+            request = self._started_frame(run, event["instance"])
+            if event.get("point") == BEFORE:
+                hold["frame"] = request
+            else:
+                hold["request"] = request
+            self.holds[event["hold"]] = {"hold": hold, "by": None, "at": time.monotonic()}
+            return [("hold", hold)]
+        if event["type"] == "hold.released":
+            self._close_hold(event["hold"], event.get("action"), event.get("by"))
+            return [("released", {"hold": event["hold"], "run": run.name, "action": event.get("action"),
+                                  "by": event.get("by")})]
+        return []
+
+    def _started_frame(self, run, instance):
+        """Return the frame with which an open instance started."""
+        rows = self.store.events(run.name, run.opened.get(instance, 0) - 1, 1)
+        return json.loads(rows[0][1]).get("frame") if rows else None
+
+    def _close_hold(self, name, action, by):
+        self.holds.pop(name, None)
+        self._closed[name] = action, by
+        if len(self._closed) > MAX_PENDING:
+            self._closed.popitem(last=False)
+
+    # -- viewers --------------------------------------------------------------------------------------------------
+
+    def _tell(self, kind, value, key=None):
+        """Send an item to every viewer."""
+        item = kind, key, json.dumps(value)
+        with self.lock:
+            streams = list(self.streams)
+        for stream in streams:
+            stream.put(item)
+
+    def _tell_run(self, run):
+        with self.lock:
+            value = self._describe(run)
+        self._tell("run", value, run.name)
+
+    def _describe(self, run):
+        return run.describe(sum(1 for each in self.holds.values() if each["hold"]["run"] == run.name))
+
+    def describe_runs(self):
+        """Return the API's runs, newest first."""
+        with self.lock:
+            return [self._describe(run) for run in reversed(list(self.runs.values()))]
+
+    def run(self, name):
+        """Return one Run; ApiError 404 if there is none."""
+        with self.lock:
+            if name not in self.runs:
+                raise ApiError(404, "unknown", "there is no run %s" % printable(name))
+            return self.runs[name]
+
+    def describe_run(self, name):
+        """Return the API's Run with its nodes."""
+        run = self.run(name)
+        with self.lock:
+            return dict(self._describe(run), nodes=list(run.nodes.values()))
+
+    def delete_run(self, name):
+        """Forget a run that is not attached."""
+        run = self.run(name)
+        with self.lock:
+            if run.attached:
+                raise ApiError(409, "attached", "run %s is still attached; end its session first" % printable(name))
+            del self.runs[name]
+        self.store.delete(name)
+        self._tell("run", {"run": name, "deleted": True}, name)
+
+    def open_stream(self, run):
+        """Register a viewer and return (its Stream, the items that it starts with)."""
+        if run is not None:
+            self.run(run)
+        stream = Stream(run)
+        with self.lock:
+            first = [("breakpoints", None, json.dumps(self.breakpoints()))]
+            first += [("run", each.name, json.dumps(self._describe(each)))
+                      for each in reversed(list(self.runs.values()))]
+            first += [("hold", None, json.dumps(each["hold"])) for each in self.holds.values()]
+            self.streams.append(stream)
+        return stream, first
+
+    def close_stream(self, stream):
+        """Forget a viewer."""
+        with self.lock:
+            self.streams.remove(stream)
+            self._watched_at = time.monotonic()
+
+    # -- breakpoints and mode -------------------------------------------------------------------------------------
+
+    def breakpoints(self):
+        """Return {"mode", "breakpoints"}."""
+        return {"mode": self.gate["mode"], "breakpoints": list(self.gate["breakpoints"])}
+
+    @staticmethod
+    def _remember_breakpoint(gate, each):
+        made = dict(each, id=str(gate["next"]))
+        gate["next"] += 1
+        gate["breakpoints"].append(made)
+        return made
+
+    def add_breakpoint(self, wanted):
+        """Add a breakpoint; return (it, whether it is new). ApiError 400 for an odd one."""
+        each = {"point": wanted.get("point", BEFORE)}
+        for key in ("kind", "name"):
+            if wanted.get(key) is not None:
+                each[key] = wanted[key]
+        if set(wanted) - {"kind", "name", "point"} or each["point"] not in POINTS or any(
+                type(value) is not str for value in each.values()):
+            raise ApiError(400, "bad_request", "a breakpoint has kind, name and point (before, after or error)")
+        with self.lock:
+            for known in self.gate["breakpoints"]:
+                if {key: value for key, value in known.items() if key != "id"} == each:
+                    return known, False
+            made = self._remember_breakpoint(self.gate, each)
+        self._arm_all()
+        return made, True
+
+    def remove_breakpoint(self, name):
+        """Remove a breakpoint by id."""
+        with self.lock:
+            left = [each for each in self.gate["breakpoints"] if each["id"] != name]
+            if len(left) == len(self.gate["breakpoints"]):
+                raise ApiError(404, "unknown", "there is no breakpoint %s" % printable(name))
+            self.gate["breakpoints"] = left
+        self._arm_all()
+
+    def set_mode(self, mode):
+        """Set run or step mode."""
+        if mode not in ("run", "step"):
+            raise ApiError(400, "bad_request", "the mode is run or step")
+        with self.lock:
+            self.gate["mode"] = mode
+        self._arm_all()
+        self._tell("mode", {"mode": mode})
+
+    def _arm_all(self):
+        with self.lock:
+            state = self.breakpoints()
+            links = list(self.links.values())
+            self.store.set("breakpoints", self.gate)
+        for link in links:
+            link.send(dict(state, type="breakpoints"))
+        self._tell("breakpoints", state)
+
+    # -- holds ----------------------------------------------------------------------------------------------------
+
+    def describe_holds(self, run=None):
+        """Return the open holds, oldest first."""
+        with self.lock:
+            return [each["hold"] for each in self.holds.values() if run in (None, each["hold"]["run"])]
+
+    def hold(self, name):
+        """Return one open hold; ApiError 404."""
+        with self.lock:
+            if name in self.holds:
+                return self.holds[name]["hold"]
+        raise ApiError(404, "unknown", "no hold %s is open" % printable(name))
+
+    def wait_for_hold(self, run, wait_s):
+        """Return (open holds, whether time ran out), waiting until there is one or the run has ended."""
+        until = time.monotonic() + wait_s
+        with self.lock:
+            if self.waits >= MAX_WAITS:
+                raise ApiError(429, "too_many", "too many commands wait already; try again later")
+            self.waits += 1
+        try:
+            while True:
+                found = self.describe_holds(run)
+                left = until - time.monotonic()
+                if found or left <= 0 or (run is not None and self.run(run).fields["status"] != "running"):
+                    return found, not found and left <= 0
+                with self.lock:
+                    self.changed.wait(min(left, 1.0))
+        finally:
+            with self.lock:
+                self.waits -= 1
+                self._watched_at = time.monotonic()
+
+    def release(self, name, action, value=None, arguments=None, by="api"):
+        """Ask a hold's relay to release it. The first asker wins.
+
+        value, arguments: JSON text or None. Returns the relay's outcome. ApiError 404, 409 or 504.
+        """
+        with self.lock:
+            entry = self.holds.get(name)
+            if entry is None or entry["by"]:
+                self._refuse_late(name, entry, action)
+            link = self.links.get(entry["hold"]["run"])
+            if link is None:
+                raise ApiError(404, "unknown", "the relay of hold %s has gone" % printable(name), outcome="unknown")
+            entry["by"] = by
+            self._requests += 1
+            request = self._requests
+        message = {"type": "release", "hold": name, "action": action, "by": by, "request": request}
+        if value is not None:
+            message["value"] = value
+        if arguments is not None:
+            message["arguments"] = arguments
+        link.send(message)
+        return self._await_answer(name, entry, request)
+
+    def _refuse_late(self, name, entry, action):
+        if entry is not None:
+            raise ApiError(409, "taken", "%s is releasing it already" % entry["by"], outcome="taken",
+                           action=action, by=entry["by"])
+        if name in self._closed:
+            action, by = self._closed[name]
+            raise ApiError(409, "taken", "hold %s was released already: %s by %s" % (printable(name), action, by),
+                           outcome="taken", action=action, by=by)
+        raise ApiError(404, "unknown", "there is no hold %s" % printable(name), outcome="unknown")
+
+    def _await_answer(self, name, entry, request):
+        until = time.monotonic() + ANSWER_S
+        with self.lock:
+            while request not in self._answers:
+                left = until - time.monotonic()
+                if left <= 0 or entry["hold"]["run"] not in self.links:
+                    entry["by"] = None
+                    raise ApiError(504, "no_answer", "the relay of hold %s does not answer" % printable(name))
+                self.changed.wait(left)
+            answer = self._answers.pop(request)
+            if answer.get("outcome") != "released":
+                entry["by"] = None  # it is still held, by anybody's leave
+        return {key: value for key, value in answer.items() if key not in ("type", "request")}
+
+    # -- the clock ------------------------------------------------------------------------------------------------
+
+    def tick(self, now):
+        """Do what time asks for: heartbeats, lost relays, abandoned runs, holds that nobody watches."""
+        with self.lock:
+            links = list(self.links.values())
+            if self.streams or self.waits:
+                self._watched_at = now
+            lost = [run for run in self.runs.values()
+                    if run.lost_at is not None and now - run.lost_at >= ABANDON_S]
+            for run in lost:
+                run.lost_at = None
+                if run.fields["status"] == "running":
+                    run.fields["status"] = "abandoned"
+            alone = [name for name, entry in self.holds.items() if self.unattended_s and not entry["by"]
+                     and now - max(self._watched_at, entry["at"]) >= self.unattended_s]
+        for link in links:
+            if now - link.heard >= SILENCE_S:
+                link.cut()
+            elif now - link.told >= HEARTBEAT_S:
+                link.send({"type": "ping"})
+        for run in lost:
+            self.store.save(run, self.port)
+            self._tell_run(run)
+        for name in alone:
+            try:
+                self.release(name, CONTINUE, by="unattended")
+            except ApiError:
+                pass  # somebody was faster, or its relay has gone
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# 21. The API: routes as one table, the server.
+# ----------------------------------------------------------------------------------------------------------------
+
+
+class Request:
+    """One HTTP request as the routes see it: names from the path, query, body."""
+
+    def __init__(self, hub, query, body, names):
+        self.hub = hub
+        self.query = query
+        self.body = body
+        self.names = names
+
+    def number(self, key, default, most):
+        """Return a query value as a number from 0 to most; ApiError 400."""
+        text = self.query.get(key, str(default))
+        if not re.match(r"[0-9]{1,15}(\.[0-9]{1,3})?\Z", text):
+            raise ApiError(400, "bad_request", "%s must be a number" % key)
+        return min(float(text), most)
+
+    def json(self):
+        """Return the body as an object; ApiError 400."""
+        try:
+            value = _STRICT.decode(self.body.decode())
+        except (ValueError, RecursionError):
+            value = None
+        if type(value) is not dict:
+            raise ApiError(400, "bad_request", "the body must be a JSON object")
+        return value
+
+    def text_of(self, value, key):
+        """Return the JSON text of a body's member, exact to the digit, or None: `keyText` itself, or `key`'s span."""
+        given = value.get(key + "Text")
+        if type(given) is str:
+            return given
+        found = span(self.body, key)
+        return self.body[found[0]:found[1]].decode() if found else None
+
+
+def with_run(run, line):
+    """Return the text of a stored event with its run."""
+    return '{"run":%s,%s' % (json.dumps(run), line.lstrip()[1:])
+
+
+def get_health(request):
+    return 200, {"name": "mcp-relay", "version": __version__, "protocol": PROTOCOL}
+
+
+def get_runs(request):
+    return 200, {"runs": request.hub.describe_runs()}
+
+
+def get_run(request):
+    return 200, request.hub.describe_run(request.names[0])
+
+
+def delete_run(request):
+    request.hub.delete_run(request.names[0])
+    return 204, None
+
+
+def get_events(request):
+    name = request.names[0]
+    request.hub.run(name)
+    limit = int(request.number("limit", 1000, 5000)) or 1
+    rows = request.hub.store.events(name, int(request.number("after", 0, 2 ** 53)), limit + 1)
+    following = rows[limit - 1][0] if len(rows) > limit else None
+    lines = ",".join(with_run(name, line) for _, line in rows[:limit])
+    return 200, ('{"events":[%s],"next":%s}' % (lines, json.dumps(following))).encode()
+
+
+def get_export(request):
+    """Return a run as JSON lines, or as one page that needs no network."""
+    hub, name = request.hub, request.names[0]
+    run = hub.describe_run(name)
+    form = request.query.get("format", "jsonl")
+    if form not in ("jsonl", "html"):
+        raise ApiError(400, "bad_request", "the format is jsonl or html")
+    lines = [with_run(name, line) for _, line in hub.store.events(name, 0, 2 ** 53)]
+    if form == "jsonl":
+        return 200, ("".join(line + "\n" for line in lines)).encode(), "application/x-ndjson"
+    return 200, export_page(hub.page(), run, lines), "text/html; charset=utf-8"
+
+
+def export_page(page, run, lines):
+    """Return the page with a run inside; < is escaped, so that no recorded text can end the element."""
+    data = '{"run":%s,"events":[%s]}' % (json.dumps(run), ",".join(lines))
+    element = '<script type="application/json" id="recorded-run">%s</script>' % data.replace("<", "\\u003c")
+    meta = '<meta http-equiv="Content-Security-Policy" content="%s">' % content_policy(page, "")
+    return page.replace("<!--csp-meta-->", meta).replace("<!--recorded-run-->", element).encode()
+
+
+def get_holds(request):
+    run = request.query.get("run")
+    holds, timed_out = request.hub.wait_for_hold(run, request.number("wait", 0, WAIT_S))
+    return 200, {"holds": holds, "timedOut": timed_out if request.query.get("wait") else False}
+
+
+def get_hold(request):
+    return 200, request.hub.hold(request.names[0])
+
+
+def post_hold(request):
+    body = request.json()
+    by = body.get("by", "api")
+    if type(by) is not str or not re.match(r"[^\x00-\x1f\x7f-\x9f]{1,64}\Z", by):
+        raise ApiError(400, "bad_request", "by is a label of 1 to 64 printable characters")
+    if body.get("action") not in ACTIONS:
+        raise ApiError(400, "bad_request", "the action is one of %s" % ", ".join(ACTIONS))
+    answer = request.hub.release(request.names[0], body["action"], request.text_of(body, "value"),
+                                 request.text_of(body, "arguments"), printable(by))
+    return {"released": 200, "refused": 422, "taken": 409}.get(answer["outcome"], 404), answer
+
+
+def get_breakpoints(request):
+    return 200, request.hub.breakpoints()
+
+
+def post_breakpoint(request):
+    made, is_new = request.hub.add_breakpoint(request.json())
+    return 201 if is_new else 200, made
+
+
+def delete_breakpoint(request):
+    request.hub.remove_breakpoint(request.names[0])
+    return 204, None
+
+
+def put_mode(request):
+    request.hub.set_mode(request.json().get("mode"))
+    return 200, request.hub.breakpoints()
+
+
+#: (method, path with {names}, handler, whether the token is needed). `/`, stream and attach are served below.
+ROUTES = (
+    ("GET", "/api/health", get_health, False),
+    ("GET", "/api/runs", get_runs, True),
+    ("GET", "/api/runs/{run}", get_run, True),
+    ("DELETE", "/api/runs/{run}", delete_run, True),
+    ("GET", "/api/runs/{run}/events", get_events, True),
+    ("GET", "/api/runs/{run}/export", get_export, True),
+    ("GET", "/api/holds", get_holds, True),
+    ("GET", "/api/holds/{hold}", get_hold, True),
+    ("POST", "/api/holds/{hold}", post_hold, True),
+    ("GET", "/api/breakpoints", get_breakpoints, True),
+    ("POST", "/api/breakpoints", post_breakpoint, True),
+    ("DELETE", "/api/breakpoints/{id}", delete_breakpoint, True),
+    ("PUT", "/api/mode", put_mode, True),
+)
+
+
+def find_route(method, path):
+    """Return (handler, names, whether a token is needed); ApiError 404 or 405."""
+    parts = path.split("/")
+    other = False
+    for wanted, pattern, handler, is_guarded in ROUTES:
+        shape = pattern.split("/")
+        if len(shape) == len(parts) and all(a == b or a.startswith("{") for a, b in zip(shape, parts)):
+            if wanted == method:
+                return handler, [b for a, b in zip(shape, parts) if a.startswith("{")], is_guarded
+            other = True
+    if other:
+        raise ApiError(405, "bad_method", "%s is not allowed here" % printable(method))
+    raise ApiError(404, "unknown", "there is nothing at %s" % printable(path))
+
+
+def content_policy(page, connect="connect-src 'self'; "):
+    """Return the page's Content-Security-Policy: nothing but its own inline style and script, named by hash."""
+    import hashlib
+    hashes = {}
+    for tag in ("style", "script"):
+        hashes[tag] = " ".join(
+            "'sha256-%s'" % base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+            for text in re.findall(r"<%s>(.*?)</%s>" % (tag, tag), page, re.S)) or "'none'"
+    frame = "; frame-ancestors 'none'" if connect else ""
+    return ("default-src 'none'; %simg-src data:; style-src %s; script-src %s; base-uri 'none'; form-action 'none'%s"
+            % (connect, hashes["style"], hashes["script"], frame))
+
+
+def is_local(host):
+    """Say whether a Host header names this machine; a foreign name is a page that rebinds its address to ours."""
+    name = re.sub(r":[0-9]+\Z", "", host).strip("[]").lower()
+    return name in ("localhost", "::1") or bool(re.match(r"127(\.[0-9]{1,3}){3}\Z", name))
+
+
+def handler_class(hub):
+    """Return the http.server handler of a hub; made when it is needed, because importing http.server takes time."""
+    import hmac
+    import http.server
+    import urllib.parse
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        """Parse, guard, dispatch, answer. One thread per connection, named by the server."""
+
+        protocol_version = "HTTP/1.1"
+        server_version, sys_version = "mcp-relay", ""
+        timeout = 60  # seconds that a connection may be silent between requests
+
+        def log_message(self, *arguments):
+            """Write no access log: addresses and headers are nobody's business."""
+
+        def do_GET(self):
+            """Answer any method: the routes know which they take."""
+            try:
+                self._serve()
+            except ApiError as error:
+                self._answer(error.status, error.body)
+            except (ConnectionError, TimeoutError):
+                self.close_connection = True
+
+        do_POST = do_PUT = do_DELETE = do_GET
+
+        def _serve(self):
+            target = urllib.parse.urlsplit(self.path)
+            path = urllib.parse.unquote(target.path) if "%" in target.path else target.path
+            self._guard_origin()
+            body = self._body()
+            query = dict(urllib.parse.parse_qsl(target.query, keep_blank_values=True))
+            if path == "/" and self.command == "GET":
+                page = hub.page()
+                self._answer(200, page.encode(), "text/html; charset=utf-8", content_policy(page))
+            elif path == "/api/stream" and self.command == "GET":
+                self._guard_token()
+                self._stream(Request(hub, query, body, []))
+            elif path == "/api/attach" and self.command == "POST":
+                self._guard_token()
+                self._attach()
+            else:
+                handler, names, is_guarded = find_route(self.command, path)
+                if is_guarded:
+                    self._guard_token()
+                self._guard_type(body)
+                self._answer(*handler(Request(hub, query, body, names)))
+
+        def _guard_origin(self):
+            host, origin = self.headers.get("Host"), self.headers.get("Origin")
+            if host is not None and not is_local(host):
+                self.close_connection = True
+                raise ApiError(403, "foreign_host", "this debugger answers to 127.0.0.1 and localhost only")
+            if origin is not None and origin.lower() not in [
+                    "http://%s:%d" % (name, hub.port) for name in ("127.0.0.1", "localhost", "[::1]")]:
+                self.close_connection = True
+                raise ApiError(403, "foreign_origin", "pages of other origins may not use this debugger")
+
+        def _guard_token(self):
+            scheme, _, token = (self.headers.get("Authorization") or "").partition(" ")
+            if scheme.lower() != "bearer" or not hmac.compare_digest(token.strip().encode("utf-8", "replace"),
+                                                                     hub.token.encode()):
+                raise ApiError(401, "no_token", "send the token of this debugger: Authorization: Bearer TOKEN; "
+                               "`serve` prints it in the page's address and keeps it in its private file")
+
+        def _guard_type(self, body):
+            kind = (self.headers.get("Content-Type") or "").split(";")[0].strip().lower()
+            if self.command in ("POST", "PUT") and kind != "application/json":
+                raise ApiError(415, "bad_type", "writes take Content-Type: application/json")
+
+        def _body(self):
+            """Read the request's body; without a sane length the connection cannot go on."""
+            text = self.headers.get("Content-Length") or "0"
+            if self.headers.get("Transfer-Encoding") or not re.match(r"[0-9]{1,12}\Z", text):
+                self.close_connection = True
+                raise ApiError(411, "no_length", "the request needs a Content-Length")
+            if int(text) > BODY_BYTES:
+                self.close_connection = True
+                raise ApiError(413, "too_large", "the body may have at most %d bytes" % BODY_BYTES)
+            return self.rfile.read(int(text))
+
+        def _head(self, status, kind, policy):
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Security-Policy", policy or "default-src 'none'; frame-ancestors 'none'")
+            self.send_header("X-Content-Type-Options", "nosniff")
+            self.send_header("X-Frame-Options", "DENY")
+            self.send_header("Referrer-Policy", "no-referrer")
+            self.send_header("Cache-Control", "no-store")
+
+        def _answer(self, status, body, kind="application/json", policy=None):
+            data = b"" if body is None else body if type(body) is bytes else json.dumps(body).encode()
+            self._head(status, kind, policy)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        # -- streams of both kinds --------------------------------------------------------------------------------
+
+        def _stream(self, request):
+            """Send the state, then what happens, as text/event-stream until the viewer leaves."""
+            run = request.query.get("run")
+            after = int(request.number("after", 0, 2 ** 53))
+            stream, first = hub.open_stream(run)
+            try:
+                self.close_connection = True
+                self._head(200, "text/event-stream", None)
+                self.end_headers()
+                self._write_items(first)
+                while run is not None:
+                    rows = hub.store.events(run, after, 1000)
+                    self._write_items([("event", seq, with_run(run, line)) for seq, line in rows])
+                    if not rows:
+                        break
+                    after = rows[-1][0]
+                while True:
+                    items = self._next_items(stream)
+                    if items is None:
+                        return
+                    self._write_items([item for item in items if item[0] != "event" or item[1] > after])
+            except (ConnectionError, TimeoutError, OSError):
+                pass  # the viewer has left
+            finally:
+                hub.close_stream(stream)
+
+        @staticmethod
+        def _next_items(stream):
+            """Wait for items; return those that are there, [] when it is time for a keep-alive, None at the end."""
+            try:
+                items = [stream.items.get(timeout=KEEP_ALIVE_S)]
+            except queue.Empty:
+                return []
+            while len(items) < 1000 and not stream.items.empty():
+                items.append(stream.items.get())
+            return None if None in items else items
+
+        def _write_items(self, items):
+            """Write items, of which only the newest `run` of each run matters, or a keep-alive comment."""
+            newest = {key: index for index, (kind, key, _) in enumerate(items) if kind == "run"}
+            text = "".join("event: %s\ndata: %s\n\n" % (kind, text) for index, (kind, key, text) in enumerate(items)
+                           if kind != "run" or newest[key] == index)
+            self.wfile.write(text.encode() if items else b": still here\n\n")
+            self.wfile.flush()
+
+        def _attach(self):
+            """Turn the connection into a relay's link and read its lines until it ends."""
+            run = self.headers.get("X-Run") or ""
+            if self.headers.get("Upgrade") != "mcp-relay/%d" % PROTOCOL:
+                raise ApiError(426, "other_protocol", "this hub speaks mcp-relay/%d" % PROTOCOL)
+            if not re.match(r"[A-Za-z0-9._-]{1,64}\Z", run):
+                raise ApiError(400, "bad_request", "X-Run must name the run")
+            self.close_connection = True
+            self.connection.settimeout(SILENCE_S)
+            link = Link(run, self.connection)
+            self.wfile.write(("HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: mcp-relay/%d"
+                              "\r\n\r\n" % PROTOCOL).encode())
+            link.send(hub.join(link))
+            framer = Framer(BODY_BYTES)
+            try:
+                while not framer.raw:
+                    chunk = self.rfile.read1(READ_BYTES * 4)
+                    if not chunk:
+                        break
+                    hub.take(link, framer.feed(chunk)[0])
+            except OSError:
+                pass  # the relay has gone
+            finally:
+                hub.leave(link)
+
+    return Handler
+
+
+def start_server(hub, port):
+    """Listen on 127.0.0.1 and serve in threads of their own; return the server. Errors: OSError if the port is taken."""
+    import http.server
+    import socketserver
+
+    class Server(http.server.ThreadingHTTPServer):
+        """The hub's server: named daemon threads, no name look-up of our own address."""
+
+        daemon_threads = True
+        allow_reuse_address = not WINDOWS  # on Windows it would let two hubs share a port
+        request_queue_size = 64
+
+        def server_bind(self):
+            """Bind without the reverse look-up of http.server, which can take seconds."""
+            socketserver.TCPServer.server_bind(self)
+            self.server_name, self.server_port = self.server_address[:2]
+
+        def process_request_thread(self, request, address):
+            """Name the thread of a connection."""
+            threading.current_thread().name = "hub.request-%d" % address[1]
+            super().process_request_thread(request, address)
+
+        def handle_error(self, request, address):
+            """Say in one line that a request failed inside; the others go on."""
+            error = sys.exc_info()[1]
+            if not isinstance(error, (ConnectionError, TimeoutError)):
+                say("internal error in a request: %s: %s" % (type(error).__name__, printable(str(error))))
+
+    server = Server(("127.0.0.1", port), handler_class(hub))
+    hub.port = server.server_address[1]
+    start_thread("hub.accept", server.serve_forever, 0.5)
+    return server
+
+
+def say(text):
+    """Write one line of ours to stderr."""
+    os.write(2, ("mcp_relay: %s\n" % text).encode("utf-8", "backslashreplace"))
+
+
+def hub_health(port):
+    """Return what answers as a hub on a port ({name, version, protocol}), or None."""
+    import urllib.error
+    import urllib.request
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open("http://127.0.0.1:%d/api/health" % port, timeout=HANDSHAKE_S) as answer:
+            found = json.loads(answer.read(4096).decode())
+    except (OSError, ValueError, TypeError):
+        return None
+    return found if type(found) is dict and found.get("name") == "mcp-relay" else None
+
+
+class Debugger:
+    """A running hub with its server, its clock and its address file."""
+
+    def __init__(self, port, home, db, page=None, **settings):
+        """Start it. Errors: RelayError with a sentence if the port is taken or home cannot be written."""
+        import secrets
+        self.home = home
+        store = Store(db, say)
+        self.hub = Hub(store, port, secrets.token_urlsafe(24), **settings)
+        self.hub.page = (lambda: VIEWER_HTML) if page is None else lambda: read_page(page)
+        try:
+            self._server = start_server(self.hub, port)
+        except OSError as error:
+            store.close()
+            found = hub_health(port)
+            by = "a debugger of version %s" % found["version"] if found else "another program"
+            raise RelayError("port %d cannot be used: %s (it answers as %s); choose another with --port"
+                             % (port, error.strerror or error, by))
+        self.port = self.hub.port
+        self._stopped = threading.Event()
+        start_thread("hub.clock", self._clock)
+        self._write_address()
+
+    @property
+    def address(self):
+        """The page's address; the token stands in the fragment, which no browser sends anywhere."""
+        return "http://127.0.0.1:%d/#token=%s" % (self.port, self.hub.token)
+
+    def _write_address(self):
+        told = {"port": self.port, "pid": os.getpid(), "url": "http://127.0.0.1:%d/" % self.port,
+                "token": self.hub.token, "version": __version__}
+        try:
+            make_private_folder(self.home)
+            write_private(hub_file(self.home, self.port), encode(told) + b"\n")
+        except OSError as error:
+            say("relays cannot find this debugger: its address file in %s cannot be written: %s"
+                % (printable(self.home), error.strerror))
+
+    def _clock(self):
+        ticks = 0
+        while not self._stopped.wait(min(1.0, HEARTBEAT_S)):
+            ticks += 1
+            try:
+                self.hub.tick(time.monotonic())
+            except Exception as error:  # the outermost frame of a thread: after it there is only silence
+                say("internal error in hub.clock: %s: %s" % (type(error).__name__, printable(str(error))))
+
+    def stop(self):
+        """Remove the address file and end; attached relays notice and go on by themselves."""
+        self._stopped.set()
+        found = read_hub_file(self.home, self.port)
+        if found and found.get("pid") == os.getpid():
+            try:
+                os.remove(hub_file(self.home, self.port))
+            except OSError:
+                pass  # the folder has gone: nobody can be misled
+        for run in list(self.hub.runs.values()):
+            self.hub.store.save(run, self.port)
+        self.hub.store.close()
+
+
+def read_page(path):
+    """Return the page from a file, for those who edit it; ApiError 500 if it cannot be read."""
+    try:
+        with open(path, encoding="utf-8") as source:
+            return source.read()
+    except (OSError, ValueError) as error:
+        raise ApiError(500, "no_page", "the page %s cannot be read: %s" % (path, error))
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# 22. The commands: a hub's client for people, scripts and agents.
+# ----------------------------------------------------------------------------------------------------------------
+
+#: HTTP status -> exit code; any other failure is Exit.FAILED
+_EXIT_OF = {401: Exit.FORBIDDEN, 403: Exit.FORBIDDEN, 404: Exit.UNKNOWN, 409: Exit.TAKEN, 422: Exit.REFUSED}
+#: characters of a value that `wait` prints; the API has it whole
+_SHOWN_CHARS = 2000
+
+
+class Client:
+    """Ask a hub on this machine."""
+
+    def __init__(self, home, port):
+        """Errors: RelayError with Exit.NO_HUB if no hub left its address."""
+        found = read_hub_file(home, port)
+        if found is None:
+            raise self._no_hub(port)
+        self.port = port
+        self._token = found["token"]
+
+    @staticmethod
+    def _no_hub(port):
+        return RelayError("no debugger on port %d; start one with: mcp_relay.py serve%s"
+                          % (port, "" if port == PORT else " --port %d" % port), Exit.NO_HUB)
+
+    def open(self, method, path, body=None, wait_s=30.0):
+        """Return the open HTTP answer. Errors: RelayError with the exit code that fits."""
+        import urllib.error
+        import urllib.request
+        request = urllib.request.Request(
+            "http://127.0.0.1:%d%s" % (self.port, path), None if body is None else encode(body), method=method,
+            headers={"Authorization": "Bearer " + self._token, "Content-Type": "application/json"})
+        try:
+            return urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=wait_s)
+        except urllib.error.HTTPError as error:
+            raise self._failure(error)
+        except OSError:
+            raise self._no_hub(self.port)
+
+    @staticmethod
+    def _failure(error):
+        try:
+            told = json.loads(error.read().decode())
+        except ValueError:
+            told = {}
+        message = _dict(told.get("error")).get("message") or told.get("message")
+        if not message and told.get("outcome") == "taken":
+            message = "it was released already: %s by %s" % (told.get("action"), told.get("by"))
+        return RelayError(printable(message or "the debugger answered with status %d" % error.code),
+                          _EXIT_OF.get(error.code, Exit.FAILED))
+
+    def ask(self, method, path, body=None, wait_s=30.0):
+        """Return the JSON value of an answer, None for an empty one."""
+        with self.open(method, path, body, wait_s) as answer:
+            data = answer.read()
+        return json.loads(data.decode()) if data else None
+
+
+def _parser(name, about):
+    """Return the argument parser of a command, with what all commands take."""
+    import argparse
+
+    class Parser(argparse.ArgumentParser):
+        """Say what is wrong in one sentence, as everything else here does."""
+
+        def error(self, message):
+            raise UsageError("%s: %s; see mcp_relay.py %s --help" % (name, printable(message), name))
+
+    parser = Parser(prog="mcp_relay.py " + name, description=about)
+    parser.add_argument("--port", type=_checked(_whole(1, 65535)), help="port of the debugger",
+                        default=int(os.environ.get("MCP_RELAY_PORT") or PORT))
+    parser.add_argument("--home", help="folder where debuggers leave their addresses",
+                        default=os.environ.get("MCP_RELAY_HOME")
+                        or os.path.join(os.path.expanduser("~"), ".mcp-relay"))
+    return parser
+
+
+def _checked(read):
+    """Let argparse say what a reader of values says."""
+    import argparse
+
+    def convert(text):
+        try:
+            return read(text)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error))
+    return convert
+
+
+def put(text):
+    """Write text to stdout."""
+    data = (text + "\n").encode("utf-8", "backslashreplace")
+    while data:
+        data = data[os.write(1, data):]
+
+
+def _table(rows):
+    """Return rows of text in columns; the first row is the head."""
+    widths = [max(len(row[index]) for row in rows) for index in range(len(rows[0]))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows)
+
+
+def command_runs(words):
+    """List the runs."""
+    parser = _parser("runs", "List the recorded runs, newest first.")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(words)
+    answer = Client(options.home, options.port).ask("GET", "/api/runs")
+    if options.json:
+        put(json.dumps(answer))
+        return Exit.OK
+    rows = [("RUN", "STATUS", "CALLS", "ERRORS", "HELD", "SERVER")]
+    rows += [(run["run"], run["status"], str(run["calls"]), str(run["errors"]), str(run["held"]),
+              printable(run["label"])) for run in answer["runs"]]
+    put(_table(rows) if len(rows) > 1 else "no runs yet: put the relay in front of a server and start its host")
+    return Exit.OK
+
+
+def command_show(words):
+    """Show the events of a run."""
+    parser = _parser("show", "Show what was said in a run.")
+    parser.add_argument("run", help="a run's name, or the beginning of it; `last` is the newest")
+    parser.add_argument("--follow", action="store_true", help="go on until the run ends")
+    parser.add_argument("--json", action="store_true", help="as JSON lines")
+    parser.add_argument("--export", metavar="FILE", help="write it to a file: .jsonl, or .html for a page")
+    options = parser.parse_args(words)
+    client = Client(options.home, options.port)
+    name = _find_run(client, options.run)
+    if options.export:
+        form = "html" if options.export.lower().endswith((".html", ".htm")) else "jsonl"
+        with client.open("GET", "/api/runs/%s/export?format=%s" % (name, form), wait_s=300.0) as answer:
+            data = answer.read()
+        try:
+            write_private(options.export, data)
+        except OSError as error:
+            raise RelayError("%s cannot be written: %s" % (printable(options.export), error.strerror))
+        say("wrote %d bytes to %s" % (len(data), printable(options.export)))
+        return Exit.OK
+    for event in _events(client, name, options.follow):
+        line = json.dumps(event) if options.json else event_words(event)
+        if line:
+            put(line)
+    return Exit.OK
+
+
+def _find_run(client, wanted):
+    """Return the full name of a run. Errors: RelayError with Exit.UNKNOWN."""
+    names = [run["run"] for run in client.ask("GET", "/api/runs")["runs"]]
+    found = names[:1] if wanted == "last" else [name for name in names if name == wanted] or [
+        name for name in names if name.startswith(wanted)]
+    if len(found) != 1:
+        raise RelayError("%s run is called %s; `mcp_relay.py runs` lists them"
+                         % ("more than one" if found else "no", printable(wanted)), Exit.UNKNOWN)
+    return found[0]
+
+
+def _events(client, run, follow):
+    """Yield the events of a run; with follow until it has ended."""
+    after = 0
+    while True:
+        page = client.ask("GET", "/api/runs/%s/events?after=%d&limit=5000" % (run, after))
+        yield from page["events"]
+        if page["events"]:
+            after = page["events"][-1]["seq"]
+        if page["next"] is None:
+            break
+    if not follow or client.ask("GET", "/api/runs/" + run)["status"] != "running":
+        return
+    with client.open("GET", "/api/stream?run=%s&after=%d" % (run, after), wait_s=4 * KEEP_ALIVE_S) as stream:
+        kind = None
+        for line in stream:
+            word, _, text = line.decode().rstrip("\n").partition(": ")
+            if word == "event":
+                kind = text
+            elif word == "data" and kind == "event":
+                event = json.loads(text)
+                yield event
+                if event["type"] == "run.finished":
+                    return
+            elif word == "data" and kind == "run" and json.loads(text).get("run") == run:
+                if json.loads(text).get("status") not in (None, "running"):
+                    return
+
+
+def event_words(event):
+    """Return one event as a line for people, or None for one that says nothing to them."""
+    kind = event["type"]
+    head = "%9.3f  " % (event["at"] / 1000.0)
+    name = "%s %s" % (event.get("instance"), printable(str(event.get("node"))))
+    if kind == "node.started":
+        text = "-> %s %s" % (name, "#" + printable(event["id"]) if "id" in event else "")
+    elif kind == "node.finished":
+        text = "<- %s %s %s ms%s" % (name, event["status"], event.get("durationMs"),
+                                     " (held %s ms)" % event["heldMs"] if "heldMs" in event else "")
+    elif kind == "node.error":
+        text = "!! %s %s: %s" % (name, event["error"]["name"], printable(event["error"]["message"])[:400])
+    elif kind == "node.output":
+        lines = event.get("text", "").rstrip("\n").split("\n") if "text" in event else ["(late or hidden output)"]
+        return "\n".join(head + "|  " + printable(line) for line in lines)
+    elif kind == "hold.opened":
+        text = "== %s held %s (%s): %s" % (name, event["point"], event["reason"], event["hold"])
+    elif kind == "hold.released":
+        text = "== %s released: %s by %s" % (name, event["action"], printable(str(event.get("by"))))
+    elif kind == "gap":
+        text = "?? gap: %s" % printable(str(event.get("reason")))
+    elif kind in ("run.started", "run.finished"):
+        text = "** %s %s" % (kind, printable(str(event.get("label") or event.get("status"))))
+    else:
+        text = "   %s %s" % (kind, printable(str(event.get("message", ""))))
+    return (head + text).rstrip()
+
+
+def command_holds(words):
+    """List the open holds."""
+    parser = _parser("holds", "List what is held now.")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(words)
+    answer = Client(options.home, options.port).ask("GET", "/api/holds")
+    if options.json:
+        put(json.dumps(answer))
+    elif answer["holds"]:
+        put("\n\n".join(hold_words(hold, options.port) for hold in answer["holds"]))
+    else:
+        put("nothing is held")
+    return Exit.OK
+
+
+def command_wait(words):
+    """Wait until something is held."""
+    parser = _parser("wait", "Wait until a frame is held, then say what it is and how to release it.")
+    parser.add_argument("--run", help="only holds of this run")
+    parser.add_argument("--timeout", type=_checked(_seconds), default=90.0, help="seconds (default 90, 0 = for ever)")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(words)
+    client = Client(options.home, options.port)
+    run = _find_run(client, options.run) if options.run else None
+    until = time.monotonic() + options.timeout if options.timeout else None
+    while True:
+        left = 30.0 if until is None else min(until - time.monotonic(), 30.0)
+        path = "/api/holds?wait=%.3f" % max(left, 0) + ("&run=" + run if run else "")
+        answer = client.ask("GET", path, wait_s=max(left, 0) + 15.0)
+        if answer["holds"]:
+            put(json.dumps(answer) if options.json else
+                "\n\n".join(hold_words(hold, options.port) for hold in answer["holds"]))
+            return Exit.OK
+        if run and not answer["timedOut"]:
+            raise RelayError("run %s has ended" % run, Exit.UNKNOWN)
+        if until is not None and time.monotonic() >= until:
+            raise RelayError("nothing was held within %g seconds" % options.timeout, Exit.TIMED_OUT)
+
+
+def hold_words(hold, port):
+    """Return a hold for people and agents, with commands that are ready to paste."""
+    def shown(label, frame):
+        text = frame if type(frame) is str else json.dumps(frame)
+        rest = "… (%d characters; --json shows all)" % len(text) if len(text) > _SHOWN_CHARS else ""
+        return "  %-9s%s" % (label, printable(text[:_SHOWN_CHARS]) + rest)
+    lines = ["HELD %s: %s %s at %s (%s), run %s" % (
+        hold["hold"], printable(str(hold["method"])), printable(str(hold["name"])), hold["point"], hold["reason"],
+        hold["run"])]
+    if hold.get("request"):
+        lines.append(shown("request", hold["request"]))
+    if hold.get("frame"):
+        lines.append(shown("frame", hold["frame"]))
+    if hold.get("loop"):
+        lines.append("  loop     %s, %d times" % (hold["loop"].get("kind"), hold["loop"].get("repeats")))
+    base = "  mcp_relay.py resume %s%s" % (hold["hold"], "" if port == PORT else " --port %d" % port)
+    lines += [base, base + " --action inject --value '\"text\"'", base + " --action abort"]
+    if hold["point"] != BEFORE:
+        lines.append(base + " --action retry")
+    if hold.get("editable"):
+        action = "" if hold["point"] == BEFORE else " --action retry"
+        lines.append(base + action + " --arguments '{…}'")
+    return "\n".join(lines)
+
+
+def command_resume(words):
+    """Release a hold."""
+    parser = _parser("resume", "Release a held frame.")
+    parser.add_argument("hold")
+    parser.add_argument("--action", type=_checked(_choice(*ACTIONS)), default=CONTINUE, help=", ".join(ACTIONS))
+    parser.add_argument("--value", help="what to inject: JSON, @FILE, or - for stdin")
+    parser.add_argument("--arguments", help="edited arguments: a JSON object, @FILE, or - for stdin")
+    parser.add_argument("--by", default="command", help="a label for the record")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(words)
+    body = {"action": options.action, "by": options.by}
+    for key in ("value", "arguments"):
+        if getattr(options, key) is not None:
+            body[key + "Text"] = _json_argument("--" + key, getattr(options, key))
+    client = Client(options.home, options.port)
+    answer = client.ask("POST", "/api/holds/%s" % re.sub(r"[^\w.-]", "_", options.hold), body)
+    put(json.dumps(answer) if options.json else "released: %s" % answer["action"])
+    return Exit.OK
+
+
+def _json_argument(flag, text):
+    """Return the JSON text that an argument names: itself, @FILE or - for stdin. Errors: UsageError."""
+    try:
+        if text == "-":
+            text = sys.stdin.buffer.read().decode()
+        elif text.startswith("@"):
+            with open(text[1:], "rb") as source:
+                text = source.read().decode("utf-8-sig")
+        _STRICT.decode(text)
+    except OSError as error:
+        raise UsageError("%s: %s cannot be read: %s" % (flag, printable(text[1:]), error.strerror))
+    except (ValueError, RecursionError) as error:
+        raise UsageError("%s is not JSON: %s" % (flag, printable(str(error))))
+    return text
+
+
+def command_break(words):
+    """List, add or remove breakpoints."""
+    parser = _parser("break", "List, add or remove breakpoints.")
+    parser.add_argument("verb", nargs="?", type=_checked(_choice("list", "add", "rm")), default="list",
+                        help="list, add or rm")
+    parser.add_argument("id", nargs="?", help="with rm: the breakpoint's id, else those that match exactly")
+    parser.add_argument("--kind", help="kind of node: tool, resource, prompt, llm, custom")
+    parser.add_argument("--name", help="name of the tool, resource, prompt or method")
+    parser.add_argument("--point", type=_checked(_choice(*POINTS)), default=BEFORE, help=", ".join(POINTS))
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(words)
+    client = Client(options.home, options.port)
+    wanted = {key: value for key, value in
+              (("kind", options.kind), ("name", options.name), ("point", options.point)) if value is not None}
+    if options.verb == "add":
+        made = client.ask("POST", "/api/breakpoints", wanted)
+        put(json.dumps(made) if options.json else _breakpoint_words(made))
+        return Exit.OK
+    state = client.ask("GET", "/api/breakpoints")
+    if options.verb == "list":
+        lines = ["mode %s" % state["mode"]] + [_breakpoint_words(each) for each in state["breakpoints"]]
+        put(json.dumps(state) if options.json else "\n".join(lines))
+        return Exit.OK
+    found = [each for each in state["breakpoints"] if each["id"] == options.id or (
+        options.id is None and {key: value for key, value in each.items() if key != "id"} == wanted)]
+    if not found:
+        raise RelayError("there is no such breakpoint; `mcp_relay.py break` lists them", Exit.UNKNOWN)
+    for each in found:
+        client.ask("DELETE", "/api/breakpoints/" + each["id"])
+    put(json.dumps({"removed": found}) if options.json else "removed %s" % ", ".join(each["id"] for each in found))
+    return Exit.OK
+
+
+def _breakpoint_words(each):
+    what = [printable(each[key]) for key in ("kind", "name") if key in each]
+    return "%s  %s %s" % (each["id"], each["point"], " ".join(what) or "every node")
+
+
+def command_mode(words):
+    """Set run or step mode."""
+    parser = _parser("mode", "Set the mode: run stops at breakpoints alone, step before everything and at errors.")
+    parser.add_argument("mode", type=_checked(_choice("run", "step")), help="run or step")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    options = parser.parse_args(words)
+    state = Client(options.home, options.port).ask("PUT", "/api/mode", {"mode": options.mode})
+    put(json.dumps(state) if options.json else "mode %s" % state["mode"])
+    return Exit.OK
+
+
+def command_serve(words):
+    """Run the debugger until it is told to stop."""
+    parser = _parser("serve", "Run the debugger: a page and an API on 127.0.0.1.")
+    parser.add_argument("--db", help="database for the runs, or :memory: (default: runs-PORT.db in --home)")
+    parser.add_argument("--pause-on-error", type=_checked(_pause_on_error), metavar="on|off|KIND",
+                        help="hold failed answers: all (the default), none, or those of one kind of node")
+    parser.add_argument("--unattended-after", type=_checked(_seconds), default=UNATTENDED_S, metavar="S",
+                        help="release a hold that nobody watches after S seconds (default 30, 0 = never)")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    parser.add_argument("--json", action="store_true", help="print one JSON line about the debugger, without its token")
+    parser.add_argument("--page", metavar="FILE", help="serve this page instead of the built-in one, to edit it")
+    options = parser.parse_args(words)
+    db = options.db or os.path.join(options.home, "runs-%d.db" % options.port)
+    debugger = Debugger(options.port, options.home, db, options.page, unattended_s=options.unattended_after,
+                        pause_on_error=options.pause_on_error)
+    if options.json:
+        put(json.dumps({"port": debugger.port, "url": "http://127.0.0.1:%d/" % debugger.port, "pid": os.getpid(),
+                        "version": __version__}))
+    else:
+        put("mcp_relay %s: the debugger is at %s" % (__version__, debugger.address))
+    if options.open:
+        import webbrowser
+        webbrowser.open(debugger.address)
+    wait_for_signal()
+    debugger.stop()
+    return Exit.OK
+
+
+KINDS = ("agent", "llm", "tool", "chain", "retriever", "server", "resource", "prompt", "custom")
+
+
+def _pause_on_error(text):
+    if text in ("on", "off"):
+        return [{"point": ERROR}] if text == "on" else []
+    if text not in KINDS:
+        raise ValueError("must be on, off or a kind of node (%s)" % ", ".join(KINDS))
+    return [{"kind": text, "point": ERROR}]
+
+
+def wait_for_signal():
+    """Block until SIGINT, SIGTERM or SIGHUP."""
+    stopped = threading.Event()
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), lambda number, frame: stopped.set())
+    while not stopped.wait(1.0 if WINDOWS else None):
+        pass  # on Windows a signal only comes through between two waits
+
+
+# ----------------------------------------------------------------------------------------------------------------
+# 23. The demo: a sample server, a scripted client, the relay between them.
+# ----------------------------------------------------------------------------------------------------------------
+
+_DEMO_TOOLS = {
+    "add": {"type": "object", "properties": {"a": {"type": "number"}, "b": {"type": "number"}},
+            "required": ["a", "b"]},
+    "search": {"type": "object", "properties": {"query": {"type": "string", "minLength": 1}}, "required": ["query"]},
+    "poll_job": {"type": "object", "properties": {"job": {"type": "string"}}, "required": ["job"]},
+    "deploy": {"type": "object", "properties": {"target": {"type": "string", "enum": ["staging", "production"]}}}}
+
+
+def command_demo_server(words):
+    """Serve a few sample tools over stdio: the server of the demo."""
+    def send(message):
+        os.write(1, encode(dict(message, jsonrpc="2.0")) + b"\n")
+
+    def text(value, **more):
+        return dict({"content": [{"type": "text", "text": value}]}, **more)
+
+    def call(name, arguments):
+        if name == "add":
+            total = arguments.get("a", 0) + arguments.get("b", 0)
+            return text(str(total), structuredContent={"sum": total})
+        if name == "search":
+            say_demo("searching for %r" % arguments.get("query"))
+            time.sleep(0.7)  # a slow tool, to be seen running
+            return text("3 results for %s" % arguments.get("query"))
+        if name == "poll_job":
+            return text("job %s: running" % arguments.get("job"))
+        say_demo("deploy failed: no credentials for %s" % arguments.get("target"))
+        return text("cannot deploy to %s: no credentials" % arguments.get("target"), isError=True)
+
+    def say_demo(line):
+        os.write(2, ("demo-server: %s\n" % line).encode())
+
+    say_demo("ready")
+    for line in sys.stdin.buffer:
+        message = json.loads(line.decode())
+        params = message.get("params", {})
+        results = {
+            "initialize": lambda: {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}, "resources": {}},
+                                   "serverInfo": {"name": "demo-server", "version": __version__}},
+            "tools/list": lambda: {"tools": [{"name": name, "description": "sample tool", "inputSchema": schema}
+                                             for name, schema in _DEMO_TOOLS.items()]},
+            "tools/call": lambda: call(params["name"], params.get("arguments", {})),
+            "resources/read": lambda: {"contents": [{"uri": params["uri"], "text": "a sample resource"}]},
+            "ping": dict}
+        if "id" not in message:
+            continue
+        if message["method"] == "resources/read":
+            os.write(1, b"debug: reading " + params["uri"].encode() + b"\n")  # the mistake that servers make
+        if message["method"] in results:
+            send({"id": message["id"], "result": results[message["method"]]()})
+        else:
+            send({"id": message["id"], "error": {"code": -32601, "message": "Method not found"}})
+    return Exit.OK
+
+
+#: what the demo's client asks, in order; {} is the params of a notification
+DEMO_SCRIPT = (
+    ("initialize", {"protocolVersion": "2025-11-25", "capabilities": {},
+                    "clientInfo": {"name": "demo-client", "version": __version__}}),
+    ("notifications/initialized", {}),
+    ("tools/list", {}),
+    ("tools/call", {"name": "add", "arguments": {"a": 9007199254740993, "b": 1.50}}),
+    ("tools/call", {"name": "search", "arguments": {"query": "relay"}}),
+    ("resources/read", {"uri": "memo://hello"}),
+    ("ping", {}),
+    ("tools/call", {"name": "deploy", "arguments": {"target": "staging"}}),
+    ("tools/call", {"name": "poll_job", "arguments": {"job": "42"}}),
+    ("tools/call", {"name": "poll_job", "arguments": {"job": "42"}}),
+    ("tools/call", {"name": "poll_job", "arguments": {"job": "42"}}),
+    ("tools/call", {"name": "add", "arguments": {"a": 1, "b": 2}}))
+
+
+def command_demo(words):
+    """Show the debugger on a sample session."""
+    parser = _parser("demo", "Start a debugger and a sample session: a failing call and a loop are held for you.")
+    parser.set_defaults(port=0)
+    parser.add_argument("--once", action="store_true", help="release what is held, and end when the session does")
+    parser.add_argument("--open", action="store_true", help="open the page in a browser")
+    options = parser.parse_args(words)
+    import shutil
+    import tempfile
+    home = tempfile.mkdtemp(prefix="mcp-relay-demo-")
+    debugger = Debugger(options.port, home, ":memory:", unattended_s=0)
+    try:
+        put("mcp_relay %s demo: the debugger is at %s" % (__version__, debugger.address))
+        if options.open:
+            import webbrowser
+            webbrowser.open(debugger.address)
+        this = [sys.executable, "-I", os.path.abspath(__file__)]
+        relay = subprocess.Popen(this + ["--wait-for-attach", "--home", home, "--port", str(debugger.port), "--"]
+                                 + this + ["demo-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        client = start_thread("demo.client", _play, relay)
+        if options.once:
+            start_thread("demo.operator", _operate, debugger.hub)
+            client.join()
+            code = relay.wait()
+            runs = debugger.hub.describe_runs()
+            put("the session ended with %d; recorded %d calls, %d errors" % (
+                code, runs[0]["calls"] if runs else 0, runs[0]["errors"] if runs else 0))
+            return Exit.OK if code == 0 and runs else Exit.FAILED
+        put("a failing call will be held; look at it in the page, or with: %s wait --port %d --home %s\n"
+            "Ctrl-C ends the demo." % (_basename(sys.argv[0]), debugger.port, home))
+        wait_for_signal()
+        relay.terminate()
+        return Exit.OK
+    finally:
+        debugger.stop()
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def _play(relay):
+    """Say the demo's script and wait for each answer, as a client does."""
+    for number, (method, params) in enumerate(DEMO_SCRIPT, 1):
+        message = {"jsonrpc": "2.0", "method": method, "params": params}
+        is_request = not method.startswith("notifications/")
+        if is_request:
+            message["id"] = number
+        try:
+            relay.stdin.write(encode(message) + b"\n")
+            relay.stdin.flush()
+        except OSError:
+            return  # the relay was ended by Ctrl-C
+        while is_request:
+            answer = classify(relay.stdout.readline())
+            if answer.frame == b"" or (answer.kind == RESPONSE and answer.key == ("number", str(number))):
+                break
+    relay.stdin.close()
+    relay.stdout.read()
+
+
+def _operate(hub):
+    """Release whatever is held: the person in front of `demo --once`."""
+    while True:
+        for hold in hub.wait_for_hold(None, WAIT_S)[0]:
+            try:
+                hub.release(hold["hold"], CONTINUE, by="demo")
+            except ApiError:
+                pass  # it was released by somebody else
+
+
+# ================================================================================================================
 # The command line.
 # ================================================================================================================
 
@@ -3716,11 +5513,27 @@ def run_relay(words):
     if not argv or not argv[0]:
         program = _basename(sys.argv[0]) or "mcp_relay.py"
         os.write(2, RECIPE.format(program=program, port=options.port).encode("utf-8", "replace"))
-        return 1
-    return Relay(argv, options, Mirror()).main()
+        return Exit.FAILED
+    mirror = Mirror()
+    debugger = None
+    if options.serve and options.report:
+        try:
+            debugger = Debugger(options.port, options.home, os.path.join(options.home, "runs-%d.db" % options.port))
+            mirror.say("the debugger is at http://127.0.0.1:%d/ (its token is in %s)"
+                       % (options.port, printable(hub_file(options.home, options.port))))
+        except RelayError as error:
+            if hub_health(options.port) is None:
+                mirror.say("%s; the session goes on without a debugger" % error)
+    try:
+        return Relay(argv, options, mirror).main()
+    finally:
+        if debugger:
+            debugger.stop()
 
 
-COMMANDS = {}
+COMMANDS = {"runs": command_runs, "show": command_show, "holds": command_holds, "wait": command_wait,
+            "resume": command_resume, "break": command_break, "mode": command_mode, "serve": command_serve,
+            "demo": command_demo, "demo-server": command_demo_server}
 
 
 def main(argv=None):
@@ -3728,7 +5541,7 @@ def main(argv=None):
     words = sys.argv[1:] if argv is None else list(argv)
     if sys.version_info < (3, 8):
         os.write(2, b"mcp_relay: Python 3.8 or newer is needed\n")
-        sys.exit(2)
+        sys.exit(Exit.USAGE)
     open_standard_descriptors()
     try:
         code = dispatch(words)
@@ -3736,7 +5549,7 @@ def main(argv=None):
         os.write(2, ("mcp_relay: %s\n" % error).encode("utf-8", "backslashreplace"))
         code = error.code
     except KeyboardInterrupt:
-        code = 130
+        code = Exit.SIGNAL + signal.SIGINT
     except Exception as error:  # a bug of ours: one sentence and where to look, never a traceback into a host's log
         line = sys.exc_info()[2]
         while line.tb_next:
@@ -3744,7 +5557,7 @@ def main(argv=None):
         text = "mcp_relay: internal error: %s: %s (line %d); please report it\n" % (
             type(error).__name__, printable(str(error)), line.tb_lineno)
         os.write(2, text.encode("utf-8", "backslashreplace"))
-        code = 1
+        code = Exit.FAILED
     os._exit(code)  # threads may be stuck in a read or write; there is nothing left to do for them
 
 
@@ -3752,11 +5565,11 @@ def dispatch(words):
     """Choose what to do by the first word and return the exit code."""
     first = words[0] if words else ""
     if words in (["--help"], ["-h"], ["help"]):
-        os.write(1, usage_text().encode())
-        return 0
+        put(usage_text().rstrip("\n"))
+        return Exit.OK
     if words == ["--version"]:
-        os.write(1, version_text().encode() + b"\n")
-        return 0
+        put(version_text())
+        return Exit.OK
     if first in COMMANDS:
         return COMMANDS[first](words[1:])
     if first == "down":
@@ -3764,6 +5577,3741 @@ def dispatch(words):
             raise UsageError("down needs the server's command: mcp_relay.py down COMMAND [ARG...]")
         return run_relay(["--mask", "--inherit-stderr", "--no-report", "--"] + words[1:])
     return run_relay(words)
+
+
+# ================================================================================================================
+# The page: one HTML file, edited as viewer/viewer.html.
+# ================================================================================================================
+
+# >>> viewer/viewer.html, put here by: python3 viewer/stitch.py
+VIEWER_HTML = r'''<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<!--csp-meta-->
+<title>mcp-relay</title>
+<link rel="icon" id="favicon" href="data:,">
+<style>
+/* The page of mcp-relay's debugger. One file: style, markup, script; no build, no network but the hub that serves it.
+   The hub's Content-Security-Policy names this style and the script by hash, so markup carries no style attribute. */
+
+/* ---- colours, type ---- */
+:root {
+  color-scheme: light dark;
+  --bg: light-dark(#f5f6f8, #11151a); --panel: light-dark(#fff, #191f26); --raised: light-dark(#fff, #1e252d);
+  --line: light-dark(#dfe3e8, #2c353f); --line-soft: light-dark(#edf0f3, #232b34); --edge: light-dark(#c3cad2, #435060);
+  --ink: light-dark(#18202a, #e5e9ee); --soft: light-dark(#515c68, #aab4bf); --faint: light-dark(#626d79, #929da9);
+  --accent: light-dark(#1f52d0, #8fb0ff); --accent-bg: light-dark(#e8eefd, #1c2a49);
+    --on-accent: light-dark(#fff, #0c1424);
+  --ok: light-dark(#17703f, #71d09a); --ok-bg: light-dark(#e5f4eb, #163124);
+  --err: light-dark(#b0231b, #ff8f86); --err-bg: light-dark(#fdeceb, #3a1e1f);
+  --hold: light-dark(#7c4f00, #f4c768); --hold-bg: light-dark(#fff2d3, #382d12);
+    --hold-line: light-dark(#dda736, #94701f);
+  --key: light-dark(#1f52d0, #8fb0ff); --num: light-dark(#17703f, #71d09a); --word: light-dark(#7a3aa8, #cda2f2);
+  --shadow: light-dark(0 8px 28px rgb(20 30 45 / .16), 0 8px 28px rgb(0 0 0 / .55));
+  --mono: ui-monospace, SFMono-Regular, Menlo, Consolas, "DejaVu Sans Mono", monospace;
+  --sans: system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif;
+}
+:root[data-theme=light] { color-scheme: light; }
+:root[data-theme=dark] { color-scheme: dark; }
+* { box-sizing: border-box; }
+[hidden] { display: none !important; }
+body { margin: 0; font: 13px/1.45 var(--sans); color: var(--ink); background: var(--bg); }
+code, .mono { font: 12px/1.45 var(--mono); }
+b { font-weight: 600; }
+h1, h2, h3, p, dl, dd, ul, ol { margin: 0; padding: 0; }
+h2 { font-size: 11px; letter-spacing: .06em; text-transform: uppercase; color: var(--faint); font-weight: 600; }
+.soft { color: var(--soft); } .faint { color: var(--faint); } .grow { flex: 1; }
+.is-ok { color: var(--ok); } .is-err { color: var(--err); } .is-held { color: var(--hold); }
+.is-run { color: var(--accent); }
+.unseen { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
+:focus-visible { outline: 2px solid var(--accent); outline-offset: 1px; }
+svg.icon { width: 12px; height: 12px; fill: currentColor; stroke: currentColor; stroke-width: 0; flex: none;
+  vertical-align: -1.5px; }
+.line { fill: none; stroke: currentColor; stroke-width: 1.9; stroke-linecap: round; stroke-linejoin: round; }
+.state { display: inline-flex; align-items: center; gap: 5px; white-space: nowrap; }
+svg.icon.turn { animation: turn 1.1s linear infinite; }
+@keyframes turn { to { transform: rotate(1turn); } }
+@media (prefers-reduced-motion: reduce) { * { animation: none !important; transition: none !important; } }
+
+/* ---- controls ---- */
+button { font: inherit; white-space: nowrap; border: 1px solid var(--line); background: var(--raised);
+  color: var(--ink);
+  border-radius: 6px; padding: 4px 10px; min-height: 28px; cursor: pointer; }
+button:hover:not(:disabled) { border-color: var(--edge); background: light-dark(#f7f9fb, #252e38); }
+button:disabled { color: var(--faint); cursor: default; }
+button.primary { background: var(--accent); border-color: var(--accent); color: var(--on-accent); font-weight: 600; }
+button.primary:hover:not(:disabled) { background: light-dark(#1a46b3, #a6c0ff); border-color: transparent; }
+button.primary:disabled { background: var(--line); border-color: var(--line); color: var(--soft); }
+button.danger { color: var(--err); }
+button.danger:hover:not(:disabled) { border-color: var(--err); background: var(--err-bg); }
+button.quiet { border-color: transparent; background: none; color: var(--soft); padding: 2px 6px; min-height: 24px; }
+button.quiet:hover:not(:disabled) { background: var(--line-soft); color: var(--ink); }
+button[aria-pressed=true] { background: var(--accent-bg); border-color: var(--accent); color: var(--accent);
+  font-weight: 600; }
+.pair { display: inline-flex; } .pair button { border-radius: 0; margin-left: -1px; }
+.pair button:first-child { border-radius: 7px 0 0 7px; margin: 0; }
+.pair button:last-child { border-radius: 0 7px 7px 0; }
+.pair button[aria-pressed=true] { position: relative; z-index: 1; }
+kbd { font: 10.5px/1.3 var(--mono); color: inherit;
+  border: 1px solid color-mix(in srgb, currentColor 45%, transparent); border-radius: 4px; padding: 0 4px;
+  margin-left: 6px; }
+input, textarea { font: 12px/1.5 var(--mono); padding: 5px 9px; border: 1px solid var(--line); border-radius: 6px;
+  background: var(--bg); color: var(--ink); }
+input::placeholder { color: var(--faint); opacity: 1; }
+.chip { display: inline-flex; align-items: center; gap: 2px; padding: 0 2px 0 9px; border: 1px solid var(--line);
+  border-radius: 99px; color: var(--soft); max-width: 300px; }
+.chip b { color: var(--ink); overflow: hidden; text-overflow: ellipsis; white-space: nowrap; margin-left: 4px; }
+.chip button { border-radius: 99px; padding: 0; width: 24px; }
+.tag { display: inline-flex; align-items: center; gap: 4px; border-radius: 4px; padding: 0 6px; font-size: 11px;
+  line-height: 18px; background: var(--line-soft); color: var(--soft); white-space: nowrap; }
+.tag.is-held { background: var(--hold-bg); color: var(--hold); }
+.tag.is-err { background: var(--err-bg); color: var(--err); }
+.tag.is-run { background: var(--accent-bg); color: var(--accent); }
+.note { padding: 7px 10px; border-radius: 6px; background: var(--line-soft); color: var(--soft); }
+.note.is-err { background: var(--err-bg); color: var(--err); }
+.note.is-held { background: var(--hold-bg); color: var(--ink); }
+
+/* ---- frame of the page ---- */
+body { height: 100vh; display: grid; overflow: hidden;
+  grid-template: auto auto auto minmax(0, 1fr) auto / 232px minmax(0, 1fr) auto;
+  grid-template-areas: "top top top" "note note note" "hold hold hold" "runs main side" "foot foot foot"; }
+header { grid-area: top; display: flex; flex-wrap: wrap; gap: 8px 10px; align-items: center; padding: 8px 14px;
+  background: var(--panel); border-bottom: 1px solid var(--line); }
+header .name { display: flex; align-items: center; gap: 7px; font-size: 14px; font-weight: 600; }
+header .name svg { width: 20px; height: 20px; }
+#connection { display: inline-flex; align-items: center; gap: 5px; color: var(--soft); min-width: 52px; }
+#filter { width: 250px; min-height: 28px; }
+#filter[aria-invalid=true] { border-color: var(--err); }
+#chips { display: flex; flex-wrap: wrap; gap: 6px; }
+#banner { grid-area: note; padding: 7px 14px; background: var(--err-bg); color: var(--err);
+  border-bottom: 1px solid var(--line); }
+footer { grid-area: foot; display: flex; flex-wrap: wrap; gap: 2px 18px; align-items: center; padding: 4px 14px;
+  min-height: 28px; border-top: 1px solid var(--line); background: var(--panel); color: var(--faint); font-size: 12px; }
+footer kbd { margin: 0 3px 0 0; }
+
+/* ---- holds ---- */
+#holdbar { grid-area: hold; display: flex; flex-wrap: wrap; align-items: center; gap: 6px 14px; padding: 9px 14px;
+  background: var(--hold-bg); border-bottom: 2px solid var(--hold-line); }
+#holdbar .age { display: inline-flex; align-items: center; gap: 7px; font: 600 13px var(--mono); color: var(--hold);
+  min-width: 58px; }
+#holdbar .age svg { width: 15px; height: 15px; }
+#holdbar .what { flex: 1 1 300px; min-width: 0; }
+#holdbar .what button { border: 0; padding: 0; min-height: 0; background: none; font: 600 13px/1.45 var(--mono);
+  text-decoration: underline; text-underline-offset: 3px; text-decoration-color: var(--hold-line); white-space: normal;
+  overflow-wrap: anywhere; vertical-align: baseline; }
+#holdbar .why { color: var(--soft); }
+#holdbar .turns { display: inline-flex; align-items: center; gap: 2px; color: var(--soft); white-space: nowrap; }
+.acts { display: flex; flex-wrap: wrap; gap: 6px; }
+
+/* ---- runs ---- */
+#runs { grid-area: runs; border-right: 1px solid var(--line); background: var(--panel); padding: 10px 0;
+  overflow: auto; }
+#runs h2 { padding: 6px 14px 4px; }
+#runs ul { list-style: none; margin: 0 0 8px; }
+.run { display: block; width: 100%; text-align: left; border: 0; border-left: 3px solid transparent; border-radius: 0;
+  background: none; padding: 7px 12px 7px 11px; white-space: normal; }
+.run[aria-current=true] { background: var(--accent-bg); border-left-color: var(--accent); }
+.run .t { display: flex; justify-content: space-between; gap: 8px; font-weight: 600; }
+.run .t > :first-child { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.run .t > :last-child { display: inline-flex; align-items: center; gap: 4px; font-weight: 400; white-space: nowrap;
+  flex: none; }
+.run .s { display: block; color: var(--soft); font-size: 12px; overflow: hidden; text-overflow: ellipsis;
+  white-space: nowrap; }
+
+/* ---- session ---- */
+main { grid-area: main; display: flex; flex-direction: column; min-width: 0; min-height: 0; padding: 12px 16px 0;
+  gap: 10px; }
+#session { display: flex; flex-wrap: wrap; gap: 2px 16px; align-items: center; color: var(--soft); }
+#session h1 { font-size: 16px; font-weight: 600; color: var(--ink); overflow-wrap: anywhere; }
+#session code { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; max-width: 420px; }
+#session .acts { margin-left: auto; }
+#empty { margin: auto; max-width: 620px; display: flex; flex-direction: column; gap: 12px; padding: 24px; }
+#empty h1 { font-size: 18px; }
+#empty pre, #gate pre { margin: 0; padding: 10px 12px; background: var(--panel); border: 1px solid var(--line);
+  border-radius: 6px; font: 12.5px/1.6 var(--mono); overflow: auto; user-select: all; }
+
+/* ---- graph ---- */
+#graph { position: relative; overflow: auto; min-height: 96px; flex: 1 1 auto; margin: 0 -6px; padding: 0 6px; }
+main[data-view=both] #graph { flex: 0 0 auto; height: var(--graph-height, 316px); max-height: 62%; }
+main[data-view=table] #graph, main[data-view=graph] #tablebox, main:not([data-view=both]) #split { display: none; }
+#plane { position: relative; margin: 2px 0 8px; }
+#plane svg.edges { position: absolute; inset: 0; pointer-events: none; overflow: visible; }
+#plane path { fill: none; stroke: var(--edge); stroke-width: 1.5; }
+#plane path.is-err { stroke: var(--err); } #plane path.is-held { stroke: var(--hold-line); stroke-width: 2; }
+#plane path.is-run { stroke: var(--accent); stroke-dasharray: 5 4; animation: flow .7s linear infinite; }
+@keyframes flow { to { stroke-dashoffset: -9; } }
+.card { position: absolute; width: 208px; height: 76px; background: var(--panel); border: 1px solid var(--line);
+  border-radius: 9px; padding: 7px 10px 6px; transition: left .16s, top .16s; }
+.card:hover { border-color: var(--edge); }
+.card .k { display: flex; align-items: center; height: 20px; font-size: 10.5px; color: var(--faint);
+  text-transform: uppercase; letter-spacing: .05em; }
+.card .count { font-size: 11.5px; letter-spacing: 0; color: var(--soft); text-transform: none; margin-left: 6px;
+  min-width: 8px; text-align: right; }
+.card .n { display: block; width: 100%; text-align: left; border: 0; padding: 0; min-height: 20px;
+  background: none !important; font: 600 12.5px/20px var(--mono); overflow: hidden; text-overflow: ellipsis;
+  outline: none; }
+.card .n::after { content: ""; position: absolute; inset: -1px; border-radius: 9px; }
+.card .n:focus-visible::after { outline: 2px solid var(--accent); outline-offset: 2px; }
+.card .d { display: flex; justify-content: space-between; gap: 8px; color: var(--soft); font-size: 12px; height: 20px;
+  align-items: center; }
+.card .state { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
+.card .some { margin-right: auto; white-space: nowrap; } .card .some:not(:empty)::before { content: "·"; margin-right: 8px; color: var(--faint); }
+.card .took { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.card .acts { position: relative; gap: 4px; margin-top: 6px; }
+.card .acts button { padding: 0 7px; min-height: 25px; font-size: 11.5px; }
+.card .acts kbd { display: none; }
+.card.is-idle { background: none; border-style: dashed; }
+.card.folds { border-style: dashed; }
+.card.selected { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
+.card.failed { border-color: var(--err); color: inherit; }
+.card.held { border-color: var(--hold-line); box-shadow: 0 0 0 3px var(--hold-bg); height: 138px; }
+.card.held.selected { box-shadow: 0 0 0 3px var(--hold-bg), 0 0 0 4.5px var(--accent); }
+.card .stop, .card .fold { position: relative; z-index: 1; width: 24px; min-height: 24px; padding: 0; border: 0;
+  background: none; color: var(--faint); opacity: 0; }
+.card .fold, .card:hover .stop, .card:focus-within .stop, .card .stop[aria-pressed=true] { opacity: 1; }
+@media (hover: none) { .card .stop { opacity: 1; } }
+.card .stop:hover, .card .fold:hover { color: var(--ink); }
+.card .stop[aria-pressed=true] { color: var(--err); }
+.card .stop svg { width: 15px; height: 15px; }
+.more { position: absolute; color: var(--soft); }
+#split, #sidesplit { flex: none; background: none; border: 0; padding: 0; touch-action: none; }
+#split { height: 9px; margin: -6px 0; cursor: row-resize; border-radius: 3px; }
+#split::after { content: ""; display: block; width: 44px; height: 3px; margin: 3px auto; border-radius: 2px;
+  background: var(--line); }
+#split:hover::after, #sidesplit:hover { background: var(--accent); }
+
+/* ---- table ---- */
+#tablebox { container-type: inline-size; flex: 1 1 0; min-height: 150px; display: flex; flex-direction: column;
+  margin: 0 -16px; background: var(--panel); border-top: 1px solid var(--line); position: relative; }
+#overview { display: flex; align-items: stretch; height: 38px; border-bottom: 1px solid var(--line); flex: none; }
+#overview canvas { flex: 1; min-width: 0; height: 37px; cursor: crosshair; touch-action: none; }
+#overview .zoom { display: flex; align-items: center; padding: 0 8px 0 6px; border-left: 1px solid var(--line-soft); }
+#overview .zoom button { min-width: 26px; }
+#table { flex: 1; overflow: auto; position: relative; outline: none; font: 12px/24px var(--mono); }
+.row { display: grid; grid-template-columns: 54px 76px 78px 54px minmax(96px, 172px) minmax(110px,
+  1.5fr) 112px 70px minmax(90px, 1.2fr) 68px; column-gap: 10px; padding: 0 14px 0 6px; height: 24px; min-width: 900px;
+  border-bottom: 1px solid var(--line-soft); cursor: default; }
+.row > * { overflow: hidden; text-overflow: ellipsis; white-space: pre; }
+.row > :nth-child(1) { grid-column: 1; } .row > :nth-child(2) { grid-column: 2; }
+.row > :nth-child(3) { grid-column: 3; } .row > :nth-child(6) { grid-column: 6; }
+.row > :nth-child(9) { grid-column: 9; } .row > :nth-child(10) { grid-column: 10; }
+:is(.row.stderr, .row.gap, .row.end) > :is(:nth-child(4), :nth-child(5), :nth-child(7), :nth-child(8)) { display: none;
+  }
+:is(.row.stderr, .row.gap, .row.end) > :nth-child(6) { grid-column: 4 / 9; }
+.row.noise > :nth-child(6) { grid-column: 4 / 7; } .row.noise > :is(:nth-child(4), :nth-child(5)) { display: none; }
+.row > .r { text-align: right; font-variant-numeric: tabular-nums; }
+.row.head { position: sticky; top: 0; z-index: 2; background: var(--panel); font: 600 11px/26px var(--sans);
+  color: var(--faint); height: 27px; border-bottom-color: var(--line); }
+#rows { position: relative; min-width: 900px; } #rows .row { position: absolute; left: 0; right: 0; }
+.row:hover { background: light-dark(#f4f6f9, #1f2730); }
+.row.held, .row.held.selected { background: var(--hold-bg); } .row.failed .state { color: var(--err); }
+.row.linked { background: light-dark(#f1f5fe, #182238); } .row.selected:not(.held) { background: var(--accent-bg); }
+.row.selected { box-shadow: inset 3px 0 var(--accent); }
+.row .num { position: relative; padding-right: 9px; }
+.row.linked .num::after { content: ""; position: absolute; right: 0; top: 0; bottom: 0;
+  border-right: 2px solid var(--accent); }
+.row .state span { overflow: hidden; text-overflow: ellipsis; }
+.row.quiet { color: var(--soft); } .row .dir, .row .args { color: var(--faint); }
+.row.gap { background: repeating-linear-gradient(135deg, var(--hold-bg) 0 8px, transparent 8px 16px); }
+.row .bars { position: relative; overflow: hidden; }
+.bars[data-off=left]::before { content: "‹"; color: var(--faint); } .bars[data-off=right]::after { content: "›"; color: var(--faint); float: right; }
+.bars i { position: absolute; top: 7px; height: 10px; min-width: 2px; border-radius: 2px; background: var(--accent); }
+.bars i.is-held { border: 1px solid var(--hold-line);
+  background: repeating-linear-gradient(135deg, var(--hold-line) 0 2px, transparent 2px 5px); }
+.bars i.is-err { background: var(--err); } .bars i.tick { top: 9px; height: 6px; width: 2px; background: var(--faint); }
+@container (max-width: 900px) {
+  .row { grid-template-columns: 52px 64px 66px 40px minmax(80px, 150px) minmax(96px, 1.4fr) 104px 58px minmax(84px,
+    1fr) 0; column-gap: 8px; padding-right: 4px; min-width: 660px; } #rows { min-width: 660px; }
+  .row > :nth-child(10) { visibility: hidden; }
+}
+.axis { position: relative; } .axis span { position: absolute; top: 0; padding-left: 4px;
+  border-left: 1px solid var(--line); font-weight: 400; font-variant-numeric: tabular-nums; }
+#tablebox:has(#table:focus-visible)::after { content: ""; position: absolute; inset: 38px 0 0;
+  border: 2px solid var(--accent); pointer-events: none; z-index: 3; }
+#tail { position: absolute; right: 18px; bottom: 14px; box-shadow: var(--shadow); }
+#nomatch { position: absolute; left: 0; right: 0; top: 92px; text-align: center; color: var(--soft);
+  pointer-events: none; }
+
+/* ---- inspector ---- */
+#side { grid-area: side; position: relative; width: var(--side-width, 400px); border-left: 1px solid var(--line);
+  background: var(--panel); display: flex; flex-direction: column; min-height: 0; }
+#sidesplit { position: absolute; left: -5px; top: 0; bottom: 0; width: 8px; cursor: col-resize; z-index: 3;
+  opacity: .6; }
+#side .head { padding: 12px 14px 0 16px; display: flex; flex-direction: column; gap: 5px; }
+#side .head > div { display: flex; gap: 6px; align-items: center; }
+#side .title { font: 600 14px/1.4 var(--mono); overflow-wrap: anywhere; max-height: 5.6em; overflow: auto;
+  margin-right: auto; }
+#side .tags { flex-wrap: wrap; }
+.tabs { display: flex; gap: 2px; padding: 4px 10px 0; border-bottom: 1px solid var(--line); flex: none;
+  flex-wrap: wrap; }
+.tabs button { border: 0; border-radius: 5px 5px 0 0; background: none; color: var(--soft); padding: 4px 7px 6px; }
+.tabs button[aria-selected=true] { color: var(--ink); font-weight: 600; box-shadow: inset 0 -2px var(--accent); }
+#detail { flex: 1; overflow: auto; padding: 12px 16px; display: flex; flex-direction: column; gap: 10px; min-height: 0;
+  }
+#detail > * { flex: none; } #detail > button { align-self: flex-start; }
+#facts { padding: 10px 16px 12px; border-top: 1px solid var(--line); flex: none; max-height: 42%; overflow: auto; }
+.facts { display: grid; grid-template-columns: auto minmax(0, 1fr); gap: 2px 14px; }
+.facts dt { color: var(--faint); } .facts dd { font: 12px/1.55 var(--mono); overflow-wrap: anywhere;
+  white-space: pre-wrap; max-height: 9.5em; overflow: auto; }
+#facts .acts { margin-top: 9px; } #facts .acts button { padding: 3px 8px; }
+pre.text { margin: 0; font: 12px/1.55 var(--mono); background: var(--bg); border: 1px solid var(--line);
+  border-radius: 6px; padding: 9px 11px; white-space: pre-wrap; overflow-wrap: anywhere; }
+.bar { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; }
+.bar h3 { font-size: 12px; font-weight: 600; margin-right: auto; }
+.instances { list-style: none; display: flex; flex-direction: column; }
+.instances button { width: 100%; display: grid; grid-template-columns: 76px 84px minmax(0, 1fr) auto; gap: 10px;
+  text-align: left; border: 0; border-bottom: 1px solid var(--line-soft); border-radius: 0; background: none;
+  font: 12px/1.5 var(--mono); padding: 4px 6px; }
+.instances button > * { overflow: hidden; text-overflow: ellipsis; }
+.instances button[aria-current=true] { background: var(--accent-bg); }
+.lines { font: 12px/1.55 var(--mono); display: grid; grid-template-columns: auto minmax(0, 1fr); gap: 0 10px; }
+.lines > :nth-child(odd) { color: var(--faint); text-align: right; }
+.lines > :nth-child(even) { white-space: pre-wrap; overflow-wrap: anywhere; }
+.lines .inside { box-shadow: -4px 0 var(--panel), -6px 0 var(--accent); }
+
+/* ---- JSON tree ---- */
+.tree { font: 12px/1.6 var(--mono); background: var(--bg); border: 1px solid var(--line); border-radius: 6px;
+  padding: 7px 10px; overflow: auto; }
+.tree details { padding-left: 0; } .tree summary { list-style: none; cursor: pointer; border-radius: 3px; }
+.tree summary::-webkit-details-marker { display: none; }
+.tree summary::before { content: "\25B8"; display: inline-block; width: 14px; margin-left: -2px; color: var(--faint); }
+.tree details[open] > summary::before { content: "\25BE"; }
+.tree details[open] > summary > .peek { display: none; } .tree details:not([open]) > .close { display: none; }
+.tree .kids { padding-left: 14px; border-left: 1px solid var(--line-soft); margin-left: 3px; }
+.tree .kids.flat { padding-left: 0; border: 0; margin: 0; }
+.tree .leaf { padding-left: 12px; } .tree .leaf, .tree summary { overflow-wrap: anywhere; }
+.tree .key { color: var(--key); } .tree .number { color: var(--num); } .tree .word { color: var(--word); }
+.tree .peek { color: var(--faint); }
+.tree .string { white-space: pre-wrap; } .tree .close { padding-left: 12px; }
+.tree .twice { color: var(--err); font: 11px var(--sans); margin-left: 6px; }
+
+/* ---- dialogs ---- */
+dialog { border: 1px solid var(--line); border-radius: 10px; background: var(--panel); color: var(--ink);
+  box-shadow: var(--shadow); padding: 0; width: min(720px, calc(100vw - 32px)); max-height: calc(100vh - 48px); }
+dialog::backdrop { background: rgb(10 16 24 / .45); }
+dialog form, dialog .body { padding: 16px 18px; display: flex; flex-direction: column; gap: 10px; }
+dialog h2 { font-size: 15px; letter-spacing: 0; text-transform: none; color: var(--ink); overflow-wrap: anywhere; }
+dialog textarea { width: 100%; height: min(300px, 38vh); resize: vertical; tab-size: 2; }
+dialog .verdict { min-height: 20px; }
+dialog .end { display: flex; flex-wrap: wrap; gap: 8px; justify-content: flex-end; align-items: center; }
+dialog .end .soft { margin-right: auto; }
+#help .keys { display: grid; grid-template-columns: repeat(auto-fit, minmax(250px, 1fr)); gap: 4px 26px; }
+#help .keys div { display: flex; gap: 8px; } #help .keys kbd { margin: 0; }
+#help .keys div > :first-child { min-width: 76px; flex: none; }
+#gate { grid-row: 1 / -1; grid-column: 1 / -1; align-self: center; justify-self: center; max-width: 620px;
+  padding: 24px; display: flex; flex-direction: column; gap: 12px; }
+#gate h1 { font-size: 18px; } #gate form { display: flex; gap: 8px; } #gate input { flex: 1; min-width: 0; }
+#notices { position: fixed; left: 50%; bottom: 42px; transform: translateX(-50%); display: flex;
+  flex-direction: column; gap: 8px; z-index: 20; width: max-content; max-width: min(560px, calc(100vw - 32px)); }
+.notice { display: flex; align-items: center; gap: 10px; padding: 8px 8px 8px 14px; border-radius: 8px;
+  background: light-dark(#202a35, #e5e9ee); color: light-dark(#fff, #11151a); box-shadow: var(--shadow);
+  overflow-wrap: anywhere; }
+.notice.is-err { background: light-dark(#98201a, #ffb4ad); color: light-dark(#fff, #2b0906); }
+.notice button { color: inherit; }
+.menu { position: relative; } .menu > div { position: absolute; right: 0; top: calc(100% + 4px); z-index: 10;
+  background: var(--panel); border: 1px solid var(--line); border-radius: 8px; box-shadow: var(--shadow); padding: 5px;
+  display: flex; flex-direction: column; min-width: 190px; }
+.menu > div button { border: 0; background: none; text-align: left; }
+.menu > div button:hover { background: var(--line-soft); }
+body[data-recorded] #runs, body[data-recorded] #showruns, body[data-recorded] .live-only, body.locked > :not(#gate,
+  #live, .sprite, script) { display: none !important; }
+body.lost #runs, body.lost main { opacity: .6; }
+
+/* ---- narrow windows and large zoom ---- */
+#showruns { display: none; }
+body[data-recorded] main { grid-column: 1 / 3; }
+@media (max-width: 1180px) { :root { --side-width: 350px; } #filter { width: 200px; } footer .hints { display: none; } }
+@media (max-width: 960px) {
+  body { height: auto; min-height: 100vh; overflow: visible;
+    grid-template: auto auto auto auto 1fr auto auto / minmax(0, 1fr);
+    grid-template-areas: "top" "note" "hold" "runs" "main" "side" "foot"; }
+  #showruns { display: inline-block; } #runs { display: none; border-right: 0; border-bottom: 1px solid var(--line);
+    max-height: 40vh; } #runs.open { display: block; }
+  #side { width: auto; border-left: 0; border-top: 2px solid var(--line); max-height: none; }
+  #sidesplit { display: none; } #detail { max-height: 60vh; } #facts { max-height: none; }
+  #holdbar { position: sticky; top: 0; z-index: 9; } #filter { flex: 1; width: auto; min-width: 150px; }
+  header .pair kbd { display: none; }
+  #tablebox { height: 60vh; min-height: 280px; flex: none; }
+  main[data-view=both] #graph { height: auto; max-height: 60vh; } #split { display: none; }
+  header > .grow { display: none; } .chip { max-width: 170px; }
+}
+</style>
+</head>
+<body class="locked">
+<svg class="sprite" width="0" height="0" aria-hidden="true" hidden>
+  <symbol id="i-ok" viewBox="0 0 16 16"><circle cx="8" cy="8" r="5"/></symbol>
+  <symbol id="i-error" viewBox="0 0 16 16"><path d="M8 1.6 15.2 14.4H.8z"/></symbol>
+  <symbol id="i-held" viewBox="0 0 16 16"><path d="M3 2h4v12H3zM9 2h4v12H9z"/></symbol>
+  <symbol id="i-running" viewBox="0 0 16 16"><path class="line" d="M8 2.2a5.8 5.8 0 1 1-5.8 5.8"/></symbol>
+  <symbol id="i-idle" viewBox="0 0 16 16"><circle class="line" cx="8" cy="8" r="4.5"/></symbol>
+  <symbol id="i-stopped" viewBox="0 0 16 16"><path class="line" d="M3.5 3.5 12.5 12.5M12.5 3.5 3.5 12.5"/></symbol>
+  <symbol id="i-lost" viewBox="0 0 16 16"><circle class="line" cx="8" cy="8" r="5.8"/>
+    <path class="line" d="M4 12 12 4"/></symbol>
+  <symbol id="i-before" viewBox="0 0 16 16"><path d="M1.6 2h2.2v12H1.6z"/><path class="line" d="M7 5h7v6H7z"/></symbol>
+  <symbol id="i-after" viewBox="0 0 16 16"><path d="M12.2 2h2.2v12h-2.2z"/><path class="line" d="M2 5h7v6H2z"/></symbol>
+  <symbol id="i-folded" viewBox="0 0 16 16"><path class="line" d="M6 3.5 10.5 8 6 12.5"/></symbol>
+  <symbol id="i-unfolded" viewBox="0 0 16 16"><path class="line" d="M3.5 6 8 10.5 12.5 6"/></symbol>
+  <symbol id="i-close" viewBox="0 0 16 16"><path class="line" d="M4 4 12 12M12 4 4 12"/></symbol>
+  <symbol id="i-name" viewBox="0 0 20 20"><path class="line" d="M1.5 10H6M14 10h4.5M8.9 8v4M11.1 8v4"/>
+    <rect class="line" x="6" y="4" width="8" height="12" rx="2.5"/></symbol>
+</svg>
+
+<header>
+  <button id="showruns" aria-expanded="false" aria-controls="runs">Runs</button>
+  <span class="name"><svg aria-hidden="true"><use href="#i-name"/></svg>mcp-relay</span>
+  <span id="connection" role="status"></span>
+  <span class="pair" role="group" aria-label="View">
+    <button data-view="graph" aria-pressed="false">Graph<kbd>1</kbd></button><button
+      data-view="table" aria-pressed="false">Table<kbd>2</kbd></button><button
+      data-view="both" aria-pressed="true">Both<kbd>3</kbd></button></span>
+  <input id="filter" type="search" aria-label="Filter" placeholder="tool:search dur:>200 some text" autocomplete="off"
+    spellcheck="false" aria-describedby="filternote">
+  <button id="errorsonly" aria-pressed="false">Errors only</button>
+  <span class="grow"></span>
+  <span id="chips" class="live-only" role="group" aria-label="Breakpoints"></span>
+  <button id="pauseerror" class="live-only" aria-pressed="false"
+    title="Hold every failed answer before the client sees it">Pause on error</button>
+  <button id="pauseall" class="live-only" aria-pressed="false"
+    title="Hold every request before it is delivered">Pause all</button>
+  <span class="pair live-only" role="group" aria-label="Mode">
+    <button data-mode="run" aria-pressed="true">Run</button><button data-mode="step" aria-pressed="false"
+      title="Hold every request, one after the other">Step</button></span>
+  <button id="showhelp" aria-label="Keys and help" title="Keys and help">?</button>
+</header>
+<div id="banner" role="alert" hidden></div>
+<section id="holdbar" aria-label="Held calls" hidden></section>
+<nav id="runs" aria-label="Runs"></nav>
+
+<main data-view="both">
+  <div id="session" hidden></div>
+  <div id="filternote" class="note is-err" hidden></div>
+  <div id="empty" hidden>
+    <h1>No session yet</h1>
+    <p>Put the relay in front of a server's command, in the host's configuration or in a terminal.
+      It shows up here as soon as the host starts it.</p>
+    <pre>python3 mcp_relay.py -- node build/server.js</pre>
+    <p class="soft">To see one at once, run <code>python3 mcp_relay.py demo</code> in another terminal.</p>
+  </div>
+  <div id="graph" role="region" aria-label="Session graph" tabindex="-1"><div id="plane"></div></div>
+  <div id="split" role="separator" aria-orientation="horizontal" aria-label="Height of the graph"
+    aria-valuenow="316" tabindex="0"></div>
+  <section id="tablebox" aria-label="Frames">
+    <div id="overview">
+      <canvas role="img" aria-label="Activity over the whole session; drag to zoom" height="37"></canvas>
+      <span class="zoom" role="group" aria-label="Time axis">
+        <button class="quiet" id="zoomout" aria-label="Zoom out" title="Zoom out">−</button>
+        <button class="quiet" id="zoomin" aria-label="Zoom in" title="Zoom in">+</button>
+        <button class="quiet" id="zoomfit" title="Show the whole session">All</button>
+      </span>
+    </div>
+    <div id="table" role="grid" aria-label="Frames" tabindex="0">
+      <div class="row head" role="row">
+        <span role="columnheader" class="r num">#</span><span role="columnheader" class="r">time s</span>
+        <span role="columnheader">direction</span><span role="columnheader">id</span>
+        <span role="columnheader">method</span><span role="columnheader">name</span>
+        <span role="columnheader">status</span><span role="columnheader" class="r">ms</span>
+        <span role="columnheader" class="axis" aria-label="time axis"></span>
+        <span role="columnheader" class="r">bytes</span>
+      </div>
+      <div id="rows" role="rowgroup"></div>
+    </div>
+    <div id="nomatch" hidden>Nothing matches the filter.</div>
+    <button id="tail" hidden></button>
+  </section>
+</main>
+
+<aside id="side" aria-label="Inspector" hidden>
+  <div id="sidesplit" role="separator" aria-orientation="vertical" aria-label="Width of the inspector"
+    aria-valuenow="400" tabindex="0"></div>
+  <div class="head"></div>
+  <div class="tabs" role="tablist" aria-label="Inspector"></div>
+  <div id="detail" role="tabpanel" tabindex="0" aria-label="Detail"></div>
+  <div id="facts" role="region" aria-label="Facts" tabindex="0"></div>
+</aside>
+<footer>
+  <span id="stats"></span><span class="grow"></span>
+  <span class="hints"><kbd>/</kbd> filter &ensp;<kbd>J</kbd><kbd>K</kbd> move &ensp;<kbd>H</kbd> held call &ensp;
+    <kbd>?</kbd> all keys</span>
+</footer>
+
+<div id="gate" hidden>
+  <h1>This page needs its token</h1>
+  <p id="gatetext"></p>
+  <pre>python3 mcp_relay.py serve</pre>
+  <form>
+    <input name="token" aria-label="Token" placeholder="or paste the token, or the whole address, here"
+      autocomplete="off" spellcheck="false"><button class="primary">Open</button>
+  </form>
+</div>
+
+<dialog id="editor" aria-labelledby="editortitle"><form method="dialog">
+  <h2 id="editortitle"></h2>
+  <p class="soft" id="editorhint"></p>
+  <div class="bar" id="editorstarts"></div>
+  <textarea id="editortext" aria-label="JSON" spellcheck="false" autocomplete="off"
+    aria-describedby="editorverdict"></textarea>
+  <div id="editorverdict" class="verdict" role="status"></div>
+  <p id="editorrefused" class="note is-err" role="alert" hidden></p>
+  <div class="end">
+    <span class="soft"><kbd>Ctrl</kbd> <kbd>Enter</kbd> sends</span>
+    <button type="button" id="editortidy">Tidy</button><button type="button" id="editorcancel">Cancel</button>
+    <button type="button" class="primary" id="editorsend">Send</button>
+  </div>
+</form></dialog>
+<dialog id="help" aria-labelledby="helptitle"><div class="body">
+  <h2 id="helptitle">Keys</h2><div class="keys"></div>
+  <h2>Filter</h2>
+  <p class="soft"><code>tool: name: method: dir: id: kind: status: dur:</code> and free text over the
+    wire text. <code>dir:server</code> is towards the server; <code>dur:&gt;200</code> is in milliseconds,
+    <code>dur:&gt;1.5s</code> in seconds; <code>-</code> before a word turns it round; quotes keep blanks together.</p>
+  <h2>Signs</h2><div class="keys" id="signs"></div>
+  <div class="end"><button class="primary" id="closehelp">Close</button></div>
+</div></dialog>
+<div id="notices" role="status"></div>
+<div id="live" class="unseen" aria-live="assertive"></div>
+<!--recorded-run-->
+<script>
+'use strict';
+/* Sections: constants · state · JSON text · formatters · session model · filter · hub · DOM · runs · holds ·
+   breakpoints · graph · table · time axis · inspector · JSON tree · editor · keys and links · start.
+   Everything that comes from a relay is hostile text: it reaches the document as text and never becomes a link.
+   Events change `state`, `touch(part)` says what to repaint, and one animation frame repaints it. */
+
+// ---- constants ----------------------------------------------------------------------------------------------------
+
+const ROW_HEIGHT = 24;               // px, as in the style
+const MAX_ROWS = 200000;             // rows kept of one run; a row is about 300 bytes, so about 60 MB
+const MAX_CHARS = 48 << 20;          // characters of wire text kept; older text is fetched again for who looks at it
+const MAX_CARDS = 300;               // cards drawn; more than that is no picture any more
+const SLICE_MS = 12;                 // work between two chances to paint; a frame at 60 Hz is 16 ms
+const TREE_ROWS = 120;               // rows of a JSON tree opened at first
+const TREE_STEP = 200;               // members shown per "more"
+const TEXT_STEP = 20000;             // characters of one text shown before "show all"
+const LINES_SHOWN = 400;             // stderr lines in the inspector
+const CLIENT_PATIENCE_S = 60;        // after which most MCP clients give a request up (SDK defaults)
+const RETRY_MS = [300, 1000, 2000];  // pauses between attempts to reach the hub, the last one for ever
+const TICK_MS = 200;                 // live timers
+
+const SIGNS = {                      // status -> [icon, class, word]
+  idle: ['idle', 'faint', 'not called yet'],
+  running: ['running', 'is-run', 'running'],
+  held: ['held', 'is-held', 'held'],
+  ok: ['ok', 'is-ok', 'ok'],
+  sent: ['ok', 'faint', 'sent'],
+  error: ['error', 'is-err', 'failed'],
+  aborted: ['stopped', 'is-err', 'aborted'],
+  cancelled: ['lost', 'soft', 'cancelled'],
+  unanswered: ['lost', 'is-err', 'unanswered'],
+  abandoned: ['lost', 'is-held', 'abandoned'],
+  dropped: ['stopped', 'soft', 'dropped'],
+  late: ['error', 'is-held', 'late'],
+};
+
+const ACTIONS = [                    // what a person can do with a hold; no key for abort, on purpose
+  {id: 'continue', key: 'c', label: 'Continue', look: 'primary', tip: 'Let the frame go on unchanged'},
+  {id: 'step', key: 's', label: 'Step', tip: 'Let it go on and hold the next request'},
+  {id: 'retry', key: 'r', label: 'Retry', tip: 'Drop this answer and send the request again'},
+  {id: 'inject', key: 'i', label: 'Inject…', tip: 'Answer with a value of your own'},
+  {id: 'edit', key: 'e', label: 'Edit arguments…', tip: 'Change the arguments and run it'},
+  {id: 'abort', label: 'Abort', look: 'danger', tip: 'Answer with error -32099'},
+];
+
+const RELEASED_BY = {                // who let a frame go, when it was not this page
+  page: 'another page',
+  command: 'the command line',
+  api: 'the API',
+  unattended: 'the hub, as nobody was watching',
+  'hold-timeout': 'the hold timeout',
+  'debugger lost': 'the relay, which lost the hub',
+  'host gone': 'the relay, as the host is gone',
+  'server gone': 'the relay, as the server is gone',
+  shutdown: 'the relay, at shutdown',
+};
+
+const KEYS = [                       // for the help overlay; COMMANDS carries them out
+  ['1 2 3', 'graph, table, both'],
+  ['/', 'filter'],
+  ['J K or arrows', 'next, previous'],
+  ['[ ]', 'previous, next run'],
+  ['Enter', 'inspect the selection'],
+  ['Esc', 'close, deselect'],
+  ['H', 'go to the held call; again: the next'],
+  ['C', 'continue the held call'],
+  ['S', 'step'],
+  ['R', 'retry'],
+  ['I', 'inject'],
+  ['E', 'edit arguments'],
+  ['B', 'break before the selected node'],
+  ['Shift B', 'break after it'],
+  ['P', 'pause all'],
+  ['Shift P', 'pause on error'],
+  ['M', 'step mode on, off'],
+  ['X', 'errors only'],
+  ['O', 'open or fold protocol'],
+  ['F', 'follow the newest frame'],
+  ['+ − 0', 'zoom the time axis'],
+  ['A Q W T Y', 'answer, request, wire, stderr, history'],
+  ['L', 'copy a link'],
+  ['D', 'light, dark'],
+  ['?', 'this help'],
+];
+
+// ---- state --------------------------------------------------------------------------------------------------------
+
+const state = {
+  recorded: false, token: '', connection: 'connecting',
+  runs: new Map(), holds: new Map(), breakpoints: [], mode: 'run',         // what the hub says, by id
+  session: null,                                                           // the run on screen
+  picked: false,                                                           // whether a person chose it
+  wanted: {},                                                              // run, node, hold to show once they are here
+  selected: {node: null, instance: null, row: null}, tab: 'answer', tabOf: null,
+  view: 'both', unfolded: false, follow: true, axis: null,
+  filter: null, errorsOnly: false, visible: null, matches: null, applied: '',
+  holdTurn: null, busy: new Set(), mine: new Set(), editor: null,
+};
+const dirty = new Set();
+let painting = false;
+
+/** Ask for a repaint of some parts: runs, head, holds, chips, graph, layout, table, axis, side, facts, stats. */
+function touch(...parts) {
+  parts.forEach(part => dirty.add(part));
+  if (painting) return;
+  painting = true;
+  // A hidden tab gets no animation frames, but its title and favicon must still tell of a hold.
+  if (document.hidden) setTimeout(paint, 250);
+  else requestAnimationFrame(paint);
+}
+
+function paint() {
+  painting = false;
+  const parts = new Set(dirty);
+  dirty.clear();
+  for (const [part, painter] of Object.entries(PAINTERS)) if (parts.has(part)) painter();
+}
+
+// ---- JSON text: exact digits, duplicate keys, any depth -----------------------------------------------------------
+// JSON.parse would round numbers, merge doubled keys and recurse. These functions work on the text itself, by position.
+
+class JsonProblem extends Error {
+  constructor(message, at) {
+    super(message);
+    this.at = at;
+  }
+}
+
+const CLOSER = {'{': '}', '[': ']'};
+const NUMBER = /-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?/y;
+const WORD = /true|false|null/y;
+const ESCAPE = /\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})/y;
+
+function skipBlanks(text, at) {
+  for (; at < text.length; at++) {
+    const code = text.charCodeAt(at);
+    if (code !== 32 && code !== 10 && code !== 13 && code !== 9) break;
+  }
+  return at;
+}
+
+function endOfString(text, at) {
+  for (let i = at + 1; i < text.length;) {
+    const code = text.charCodeAt(i);
+    if (code === 34) return i + 1;
+    if (code < 32) throw new JsonProblem('a line break or control character inside a string must be escaped', i);
+    if (code !== 92) {
+      i++;
+      continue;
+    }
+    ESCAPE.lastIndex = i;
+    if (!ESCAPE.test(text)) throw new JsonProblem('this escape is not JSON', i);
+    i = ESCAPE.lastIndex;
+  }
+  throw new JsonProblem('this string never ends', at);
+}
+
+function endOfScalar(text, at) {
+  const first = text[at];
+  if (first === undefined) throw new JsonProblem('a value is missing at the end', at);
+  if (first === '"') return endOfString(text, at);
+  const pattern = first === '-' || (first >= '0' && first <= '9') ? NUMBER : WORD;
+  pattern.lastIndex = at;
+  if (!pattern.test(text)) throw new JsonProblem('a value was expected here', at);
+  return pattern.lastIndex;
+}
+
+/** Position of the value that follows the key at `at`. */
+function afterKey(text, at) {
+  if (text[at] !== '"') throw new JsonProblem('a key in double quotes was expected here', at);
+  const colon = skipBlanks(text, endOfString(text, at));
+  if (text[colon] !== ':') throw new JsonProblem('a ":" was expected after the key', colon);
+  return skipBlanks(text, colon + 1);
+}
+
+/** End of the JSON value at `at`, checked strictly, without recursion. Throws JsonProblem. */
+function endOfValue(text, at) {
+  const open = [];
+  at = skipBlanks(text, at);
+  for (;;) {
+    if (text[at] in CLOSER) {
+      open.push(text[at]);
+      at = skipBlanks(text, at + 1);
+      if (text[at] !== CLOSER[open.at(-1)]) {
+        if (open.at(-1) === '{') at = afterKey(text, at);
+        continue;
+      }
+    } else at = endOfScalar(text, at);
+    at = closeValues(text, at, open);
+    if (!open.length) return at;
+  }
+}
+
+/** After a value: pass closing brackets, stop at the start of the next value or when nothing is open. */
+function closeValues(text, at, open) {
+  while (open.length) {
+    const inside = open.at(-1);
+    const next = skipBlanks(text, at);
+    if (text[next] === CLOSER[inside]) {
+      open.pop();
+      at = next + 1;
+      continue;
+    }
+    if (text[next] !== ',') throw new JsonProblem(`"," or "${CLOSER[inside]}" was expected here`, next);
+    at = skipBlanks(text, next + 1);
+    return inside === '{' ? afterKey(text, at) : at;
+  }
+  return at;
+}
+
+/** null when `text` is one JSON value, else what is wrong, with line and column. */
+function jsonProblem(text) {
+  try {
+    const end = skipBlanks(text, endOfValue(text, 0));
+    if (end < text.length) throw new JsonProblem('there is more text after the value', end);
+    return null;
+  } catch (problem) {
+    if (!(problem instanceof JsonProblem)) throw problem;
+    const before = text.slice(0, problem.at).split('\n');
+    return {message: problem.message, at: problem.at, line: before.length, column: before.at(-1).length + 1};
+  }
+}
+
+/** The members of the object or array at `at`: {key (JSON text) or null, start, end}. Lazy: stops where the caller
+    stops. */
+function* membersOf(text, at) {
+  const open = text[at];
+  let i = skipBlanks(text, at + 1);
+  while (text[i] !== CLOSER[open]) {
+    const key = open === '{' ? text.slice(i, endOfString(text, i)) : null;
+    const start = key === null ? i : afterKey(text, i);
+    const end = endOfValue(text, start);
+    yield {key, start, end};
+    i = skipBlanks(text, end);
+    if (text[i] === ',') i = skipBlanks(text, i + 1);
+  }
+}
+
+/** JSON text of the value at a path of keys, or undefined. The last of doubled keys counts, as parsers do it. */
+function textAt(text, ...path) {
+  try {
+    let start = skipBlanks(text, 0);
+    let end = text.length;
+    for (const key of path) {
+      if (!(text[start] in CLOSER)) return undefined;
+      let found;
+      let index = 0;
+      for (const member of membersOf(text, start)) if ((member.key === null ? index++
+          : decoded(member.key)) === key) found = member;
+      if (!found) return undefined;
+      ({start, end} = found);
+    }
+    return text.slice(start, end);
+  } catch (problem) {
+    if (problem instanceof JsonProblem) return undefined;
+    throw problem;
+  }
+}
+
+const decoded = literal => JSON.parse(literal);
+const kindOfJson = text =>
+    ({'{': 'object', '[': 'array', '"': 'string', t: 'boolean', f: 'boolean', n: 'null'})[text[skipBlanks(text, 0)]]
+    || 'number';
+
+function* jsonTokens(text) {
+  for (let i = skipBlanks(text, 0); i < text.length; i = skipBlanks(text, i)) {
+    const end = '{}[],:'.includes(text[i]) ? i + 1 : endOfScalar(text, i);
+    yield text.slice(i, end);
+    i = end;
+  }
+}
+
+/** Valid JSON text on several lines, every token as it was. Indentation stops at 40 levels, so deep input stays
+    linear. */
+function pretty(text) {
+  const out = [];
+  let depth = 0;
+  let last = '';
+  const line = () => '\n' + '  '.repeat(Math.min(depth, 40));
+  for (const token of jsonTokens(text)) {
+    if (token === '}' || token === ']') {
+      depth--;
+      if (last !== '{' && last !== '[') out.push(line());
+    } else if (last === '{' || last === '[' || last === ',') out.push(line());
+    out.push(token === ':' ? ': ' : token);
+    if (token in CLOSER) depth++;
+    last = token;
+  }
+  return out.join('');
+}
+
+const compact = text => [...jsonTokens(text)].join('');
+
+// ---- formatters ---------------------------------------------------------------------------------------------------
+
+const INVISIBLE = '\\u0000-\\u0008\\u000b-\\u001f\\u007f-\\u009f\\u00ad\\u061c\\u200b-\\u200f\\u2028-\\u202e' +
+  '\\u2060-\\u206f\\ufeff\\ufff9-\\ufffb';
+const LONE_SURROGATE = '[\\ud800-\\udbff](?![\\udc00-\\udfff])|(?<![\\ud800-\\udbff])[\\udc00-\\udfff]';
+const HIDDEN_CHARACTERS = new RegExp(`[${INVISIBLE}]|${LONE_SURROGATE}`, 'g');
+
+/** Text of a peer for people: control, bidi and invisible characters and lone surrogates become escapes. Line
+    breaks and tabs stay. */
+function seen(text) {
+  return String(text).replace(HIDDEN_CHARACTERS, c => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'));
+}
+
+const oneLine = (text, limit = 160) => seen(cut(String(text), limit)).replace(/[\n\t]+/g, ' ⏎ ');
+
+/** At most `limit` UTF-16 units, never ending inside a surrogate pair. */
+function cut(text, limit) {
+  if (text.length <= limit) return text;
+  const code = text.charCodeAt(limit - 1);
+  return text.slice(0, code >= 0xd800 && code < 0xdc00 ? limit - 1 : limit) + '…';
+}
+
+const grouped = number => String(Math.round(number)).replace(/\B(?=(\d{3})+$)/g, '\u202f');
+const plural = (count, word) => `${grouped(count)} ${word}${count === 1 ? '' : 's'}`;
+
+function duration(ms) {
+  if (ms === undefined || ms === null) return '–';
+  if (ms < 0.1) return '<0.1 ms';
+  if (ms < 9.95) return ms.toFixed(1) + ' ms';
+  if (ms < 999.5) return Math.round(ms) + ' ms';
+  if (ms < 59950) return (ms / 1000).toFixed(1) + ' s';
+  return clock(ms, ['h', 'min', 's']);
+}
+
+function clock(ms, [hour, minute, second]) {
+  const s = Math.floor(ms / 1000);
+  const two = n => String(n).padStart(2, '0');
+  if (s >= 3600) return `${Math.floor(s / 3600)} ${hour} ${two(Math.floor(s / 60) % 60)} ${minute}`;
+  return `${Math.floor(s / 60)} ${minute} ${two(s % 60)} ${second}`;
+}
+
+function minutes(ms) {
+  const s = Math.max(0, Math.floor(ms / 1000));
+  return `${Math.floor(s / 60)}:${String(s % 60).padStart(2, '0')}`;
+}
+
+function ago(ms) {
+  const s = Math.max(0, ms / 1000);
+  if (s < 60) return `${Math.floor(s)} s`;
+  if (s < 3600) return `${Math.floor(s / 60)} min`;
+  if (s < 86400) return `${Math.floor(s / 3600)} h`;
+  return plural(Math.floor(s / 86400), 'day');
+}
+
+function timeOfDay(ms) {
+  const date = new Date(ms);
+  const today = new Date().toDateString() === date.toDateString();
+  return today ? date.toLocaleTimeString([], {hour: '2-digit', minute: '2-digit'})
+      : date.toLocaleDateString([], {day: 'numeric', month: 'short'});
+}
+
+function bytes(count) {
+  if (count < 10000) return `${grouped(count)} bytes`;
+  return count < 1e6 ? `${(count / 1000).toFixed(1)} kB` : `${(count / 1e6).toFixed(1)} MB`;
+}
+
+function utf8Length(text) {
+  let size = text.length;
+  for (let i = 0; i < text.length; i++) {
+    const code = text.charCodeAt(i);
+    if (code > 0x7f) size += code > 0x7ff && (code < 0xd800 || code > 0xdfff) ? 2 : 1;
+  }
+  return size;
+}
+
+const frameText = frame =>
+    (typeof frame === 'string' ? frame
+    : (frame?.text ?? (frame?.base64 !== undefined ? fromBase64(frame.base64) : undefined)));
+const frameBytes = frame => (typeof frame === 'string' ? utf8Length(frame)
+    : (frame?.bytes ?? (frame?.base64 !== undefined ? atob(frame.base64).length : undefined)));
+const fromBase64 = text => new TextDecoder().decode(Uint8Array.from(atob(text), c => c.charCodeAt(0)));
+const frameChars = frame => (typeof frame === 'string' ? frame.length : (frame?.text ?? frame?.base64 ?? '').length);
+
+// ---- session model: events in, rows and nodes out -----------------------------------------------------------------
+
+/** What the page knows of one run. rows is the table, in order of arrival; nodes and instances the graph. */
+function newSession(run) {
+  return {
+    run, nodes: new Map(), instances: new Map(), rows: [], forgotten: 0, frames: 0, seq: 0, at: 0,
+    chars: 0, oldestText: 0, stderr: [], durations: [], open: new Set(),
+    calls: 0, errors: 0, noise: 0, missing: 0, command: null,
+  };
+}
+
+const REDUCERS = {
+  'run.started': (s, e) => {
+    s.started = e.ts;
+    s.command = [e.command, ...(e.args || [])].filter(part => part !== undefined);
+    s.version = e.version;
+    s.pid = e.pid;
+  },
+  'node.started': startNode,
+  'node.finished': finishNode,
+  'node.error': failNode,
+  'node.output': addOutput,
+  'hold.opened': openHold,
+  'hold.released': closeHold,
+  gap: (s, e) => {
+    s.missing += e.dropped || 0;
+    addRow(s, e, 'gap', null, {text: gapText(e)});
+  },
+  'run.finished': (s, e) => {
+    s.finished = e;
+    addRow(s, e, 'end', null, {text: endText(e)});
+  }
+};
+
+/** Take one event. One that is known (a repeated replay) is ignored; a hole in the numbers becomes a visible gap. */
+function applyEvent(s, event) {
+  if (event.seq <= s.seq) return;
+  const hole = s.seq ? event.seq - s.seq - 1 : 0;
+  if (hole && event.type !== 'gap') REDUCERS.gap(s, {...event, dropped: hole, reason: 'they did not reach this page'});
+  s.seq = event.seq;
+  s.at = Math.max(s.at, event.at || 0);
+  REDUCERS[event.type]?.(s, event);
+}
+
+function gapText(e) {
+  return `${e.dropped ? plural(e.dropped, 'event') : 'some events'} missing here: ${e.reason || 'no reason given'}`;
+}
+
+function endText(e) {
+  const how = e.signal ? `signal ${e.signal}` : Number.isInteger(e.exitCode) ? `exit code ${e.exitCode}` : e.status;
+  const unanswered = e.unanswered ? `, ${plural(e.unanswered, 'request')} unanswered` : '';
+  return `session ended: ${how}${unanswered}${e.error ? `, ${e.error.name}` : ''}`;
+}
+
+function nodeOf(s, e) {
+  let node = s.nodes.get(e.node);
+  if (!node) {
+    node = {id: e.node, kind: e.kind, name: e.name ?? e.node, parent: e.parent ?? null,
+        count: 0, errors: 0, running: new Set(), held: new Set(), instances: [], last: null};
+    s.nodes.set(e.node, node);
+    touch('layout');
+  }
+  return node;
+}
+
+function startNode(s, e) {
+  const node = nodeOf(s, e);
+  const instance = newInstance(node, e);
+  s.instances.set(e.instance, instance);
+  node.instances.push(instance);
+  node.count++;
+  node.last = instance;
+  if (!isGroup(node)) openInstance(s, e, instance);
+}
+
+/** One execution of a node. rpc is the id's JSON text; version grows with every change that the inspector shows. */
+function newInstance(node, e) {
+  return {
+    id: e.instance, node, seq: e.seq, at: e.at, ts: e.ts, direction: e.direction, method: e.method, rpc: e.id,
+    notification: !!e.notification, batched: !!e.batched, flaw: e.flaw, related: e.related, input: e.input,
+    hidden: e.hidden || [], status: 'running', holds: [], errors: [], row: null, answer: null, retries: 0, version: 0,
+  };
+}
+
+function openInstance(s, e, instance) {
+  const {node} = instance;
+  if (node.id === 'mcp:stdout-noise') {
+    s.noise++;
+    instance.row = addRow(s, e, 'noise', instance, {text: e.input?.text ?? '', direction: 'server->client'});
+    return;
+  }
+  node.running.add(instance);
+  s.open.add(instance);
+  if (isWork(node) && !e.notification) s.calls++;
+  const type = e.notification ? 'notification' : 'request';
+  instance.row = addRow(s, e, type, instance, {frame: e.frame, direction: e.direction});
+}
+
+const isGroup = node => node.id === 'mcp:session' || node.id === 'mcp:protocol';
+const isWork = node => node.parent === 'mcp:session' && !isGroup(node);
+const backwards = direction => (direction === 'client->server' ? 'server->client' : 'client->server');
+
+function finishNode(s, e) {
+  const instance = s.instances.get(e.instance);
+  if (!instance) return;
+  Object.assign(instance, {
+    status: e.status, output: e.output, took: e.durationMs, heldMs: e.heldMs, end: e.at, held: null,
+    injected: !!e.injected, edited: instance.edited || !!e.edited, retries: e.retries ?? instance.retries,
+    hidden: [...new Set([...instance.hidden, ...(e.hidden || [])])],
+  });
+  instance.version++;
+  settle(s, instance);
+  if (!e.notification && !isGroup(instance.node)) recordAnswer(s, e, instance);
+  touch('graph', 'table', 'stats', 'side');
+}
+
+function settle(s, instance) {
+  const {node, took} = instance;
+  node.running.delete(instance);
+  node.held.delete(instance);
+  s.open.delete(instance);
+  if (FAILED.has(instance.status)) {
+    node.errors++;
+    if (!isGroup(node)) s.errors++;
+  }
+  if (isWork(node) && !instance.notification && took !== undefined) s.durations.push(took);
+}
+
+const FAILED = new Set(['error', 'aborted', 'unanswered']);
+
+function recordAnswer(s, e, instance) {
+  if (e.frame === undefined && !(e.hidden || []).includes('output')) return;
+  const held = instance.answer;
+  if (held && held.status === undefined) Object.assign(held, {frame: held.frame ?? e.frame, status: instance.status});
+  else instance.answer = answerRow(s, e, instance, {status: instance.status});
+}
+
+function answerRow(s, e, instance, more) {
+  const direction = instance && backwards(instance.direction);
+  return addRow(s, e, 'answer', instance, {frame: e.frame, direction, ...more});
+}
+
+function failNode(s, e) {
+  const instance = s.instances.get(e.instance);
+  if (!instance) return;
+  instance.errors.push({...e.error, at: e.at});
+  instance.version++;
+  touch('graph', 'table', 'side');
+}
+
+function addOutput(s, e) {
+  const instance = s.instances.get(e.instance);
+  if (instance) instance.version++;
+  if (e.late) {
+    answerRow(s, e, instance, {status: 'late'});
+    return;
+  }
+  const text = e.text ?? `(${plural(e.chars || 0, 'character')} hidden by the relay's --hide)`;
+  s.stderr.push(addRow(s, e, 'stderr', instance, {text}));
+}
+
+function openHold(s, e) {
+  const instance = s.instances.get(e.instance);
+  if (!instance) return;
+  const hold = {id: e.hold, point: e.point, reason: e.reason, loop: e.loop, from: e.at, since: e.since, to: null};
+  instance.holds.push(hold);
+  instance.held = hold;
+  instance.node.held.add(instance);
+  instance.version++;
+  if (e.point !== 'before') instance.answer = answerRow(s, e, instance);
+  touch('graph', 'layout', 'table', 'side');
+}
+
+function closeHold(s, e) {
+  const instance = s.instances.get(e.instance);
+  const hold = instance?.holds.find(h => h.id === e.hold);
+  if (!hold) return;
+  Object.assign(hold, {to: e.at, action: e.action, by: e.by, ms: e.heldMs});
+  instance.held = null;
+  instance.node.held.delete(instance);
+  instance.version++;
+  if (hold.point !== 'before' && e.action !== 'continue' && instance.answer) {
+    instance.answer.status = 'dropped';
+    instance.answer.frame ??= e.dropped;
+  }
+  if (e.action === 'retry' && hold.point !== 'before') instance.retries++;
+  if (e.arguments !== undefined) {
+    instance.edited = true;
+    instance.editedArguments = e.arguments;
+  }
+  touch('graph', 'layout', 'table', 'side');
+}
+
+const NUMBERED = new Set(['request', 'answer', 'notification', 'noise']);
+
+/** Append a row to the table. What crossed the wire has a number; index counts all rows, also forgotten ones. */
+function addRow(s, e, type, instance, more) {
+  const n = NUMBERED.has(type) ? ++s.frames : 0;
+  const row = {index: s.forgotten + s.rows.length, n, seq: e.seq, at: e.at, ts: e.ts, type, instance, ...more};
+  s.rows.push(row);
+  s.chars += frameChars(row.frame) + (row.text || '').length;
+  boundMemory(s);
+  touch('table', 'graph', 'stats', 'axis');
+  return row;
+}
+
+/** Forget old wire text above MAX_CHARS (it is fetched again on demand) and old rows above MAX_ROWS. */
+function boundMemory(s) {
+  for (; s.chars > MAX_CHARS && s.oldestText < s.rows.length - 1; s.oldestText++) letGo(s, s.rows[s.oldestText]);
+  if (s.rows.length > MAX_ROWS) forgetRows(s, MAX_ROWS / 10);
+}
+
+function letGo(s, row) {
+  const before = frameChars(row.frame) + (row.text || '').length;
+  if (row.text !== undefined) row.text = cut(row.text, 200);
+  if (row.frame !== undefined) {
+    row.frame = undefined;
+    row.away = true;
+  }
+  s.chars -= before - (row.text || '').length;
+}
+
+function forgetRows(s, count) {
+  for (const row of s.rows.splice(0, count)) {
+    const {instance} = row;
+    s.chars -= frameChars(row.frame) + (row.text || '').length;
+    if (instance?.row !== row || s.open.has(instance) || isGroup(instance.node)) continue;
+    s.instances.delete(instance.id);
+    instance.node.instances.splice(instance.node.instances.indexOf(instance), 1);
+  }
+  s.forgotten += count;
+  s.oldestText = Math.max(0, s.oldestText - count);
+  s.stderr = s.stderr.filter(row => row.index >= s.forgotten);
+  if (s.durations.length > MAX_ROWS) s.durations.splice(0, MAX_ROWS / 2);
+  refilter();
+}
+
+const isLive = run => run?.status === 'running';
+/** Milliseconds since the run started, on the axis of event.at; stands still when nothing is open. */
+const nowAt = s => (isLive(s.run) && s.open.size && s.started ? Math.max(s.at, Date.now() - s.started) : s.at);
+
+/** The word for an instance: held, running, ok, error, … A session that ended leaves nothing running. */
+function statusOf(instance, run = state.session?.run) {
+  if (instance.held && isLive(run)) return 'held';
+  if (instance.status === 'running' && !isLive(run)) return run?.status === 'abandoned' ? 'abandoned' : 'unanswered';
+  if (instance.status === 'running' && instance.node.kind === 'server') return 'running';
+  return instance.notification && instance.status === 'ok' ? 'sent' : instance.status;
+}
+
+function rowStatus(row) {
+  if (row.type === 'noise') return 'error';
+  if (row.type === 'answer') return row.status ?? (row.instance?.held ? 'held' : row.instance?.status);
+  return row.instance && row.type !== 'stderr' ? statusOf(row.instance) : undefined;
+}
+
+/** A failing status in a word or two, from the error's name. */
+function statusWord(status, instance, type) {
+  const error = instance?.errors.at(-1);
+  if (type === 'noise') return 'not JSON-RPC';
+  if (status === 'error' && error?.name === 'McpToolError') return 'isError';
+  if (status === 'error' && error) return error.name.replace(/^JsonRpcError\((.*)\)$/, 'error $1');
+  if (status === 'held' && instance?.held) return `held ${instance.held.point}`;
+  return SIGNS[status]?.[2] ?? status ?? '';
+}
+
+/** Stretches of one exchange on the time axis: {from, to, held}. */
+function stretches(instance, now) {
+  const end = instance.end ?? (statusOf(instance) === 'running' || instance.held ? now : instance.at);
+  const out = [];
+  let from = instance.at;
+  for (const hold of instance.holds) {
+    const to = hold.to ?? end;
+    if (hold.from > from) out.push({from, to: hold.from, held: false});
+    out.push({from: hold.from, to, held: true});
+    from = to;
+  }
+  if (end > from || !out.length) out.push({from, to: end, held: false});
+  return out;
+}
+
+const heldTime = (instance, now) => instance.heldMs
+    ?? instance.holds.reduce((sum, hold) => sum + ((hold.to ?? now) - hold.from), 0);
+const totalTime = (instance, now) => instance.took ?? (instance.end ?? now) - instance.at;
+
+// ---- filter -------------------------------------------------------------------------------------------------------
+
+const TOWARDS = {server: 'client->server', client: 'server->client', 'client->server': 'client->server',
+    'server->client': 'server->client'};
+const has = (text, part) => text !== undefined && text !== null && String(text).toLowerCase().includes(part);
+
+const TOKENS = {                     // token -> value -> test(row), or a sentence about what is wrong
+  tool: value => row => row.instance?.node.kind === 'tool' && has(row.instance.node.name, value),
+  name: value => row => has(row.instance?.node.name, value),
+  method: value => row => has(row.instance?.method, value),
+  kind: value => row => has(row.type, value) || has(row.instance?.node.kind, value),
+  id: value => row => [value, `"${value}"`].includes(row.instance?.rpc?.toLowerCase()),
+  status: value => row => hasStatus(row, value),
+  dir: value => TOWARDS[value] ? row => row.direction === TOWARDS[value]
+    : 'dir: takes server, client, client->server or server->client',
+  dur: durationTest,
+};
+
+function hasStatus(row, value) {
+  const status = rowStatus(row);
+  return status !== undefined && (status.startsWith(value) || has(statusWord(status, row.instance, row.type), value));
+}
+
+const COMPARE = {
+  '<': (a, b) => a < b, '<=': (a, b) => a <= b, '=': (a, b) => a === b, '>=': (a, b) => a >= b, '>': (a, b) => a > b,
+};
+
+function durationTest(value) {
+  const match = /^(<=|>=|<|>|=)?(\d+(?:\.\d+)?)(ms|s)?$/.exec(value);
+  if (!match) return 'dur: takes a number of milliseconds, such as dur:>200 or dur:>1.5s';
+  const limit = match[2] * (match[3] === 's' ? 1000 : 1);
+  const compare = COMPARE[match[1] || '>='];
+  const isCall = row => row.instance && !row.instance.notification && ['request', 'answer'].includes(row.type);
+  return row => isCall(row) && compare(totalTime(row.instance, nowAt(state.session)), limit);
+}
+
+/** Free text is looked for in the wire text, in stderr and noise, in names and in error messages; case does not
+    matter. */
+function textTest(word) {
+  const pattern = new RegExp(word.replace(/[.*+?^${}()|[\]\\]/g, '\\$&'), 'i');
+  return row => {
+    if (pattern.test(row.text ?? frameText(row.frame) ?? '')) return true;
+    const words = row.instance ? [row.instance.node.name, ...row.instance.errors.map(error => error.message)] : [];
+    return words.some(word => pattern.test(word));
+  };
+}
+
+/** Compile the filter box. Returns {test(row), problem (a sentence) or null, empty}. */
+function compileFilter(text, errorsOnly) {
+  const tests = errorsOnly ? [isTrouble] : [];
+  let problem = null;
+  for (const [, minus, token, quoted, plain] of text.matchAll(/(-?)(?:([a-z]+):)?(?:"([^"]*)"|(\S+))/gi)) {
+    const test = wordTest(token, quoted ?? plain);
+    if (typeof test === 'string') problem ??= test;
+    else tests.push(minus ? row => !test(row) : test);
+  }
+  return {test: row => tests.every(test => test(row)), problem, empty: !tests.length};
+}
+
+function wordTest(token, value) {
+  const make = token && Object.hasOwn(TOKENS, token.toLowerCase()) && TOKENS[token.toLowerCase()];
+  return make ? make(value.toLowerCase()) : textTest(token ? `${token}:${value}` : value);
+}
+
+function isTrouble(row) {
+  if (row.type === 'gap') return true;
+  if (row.type === 'end') return state.session.run.status === 'error';
+  return FAILED.has(rowStatus(row)) || row.instance?.held?.point === 'error';
+}
+
+let filterPass = 0;
+let filterTimer = 0;
+
+function setFilter() {
+  const filter = compileFilter($('#filter').value, state.errorsOnly);
+  state.filter = filter.empty ? null : filter;
+  $('#filter').setAttribute('aria-invalid', String(!!filter.problem));
+  $('#filternote').textContent = filter.problem || '';
+  $('#filternote').hidden = !filter.problem;
+  refilter();
+}
+
+/** Run the filter over all rows, in slices. Statuses change, so a live filtered run is filtered again now and then. */
+function refilter() {
+  const pass = ++filterPass;
+  const s = state.session;
+  clearTimeout(filterTimer);
+  state.applied = null;
+  if (!s || !state.filter) {
+    Object.assign(state, {visible: null, matches: null, applied: $('#filter').value});
+    touch('table', 'layout', 'stats');
+    return;
+  }
+  const found = {visible: [], matches: new Map()};
+  filterSlice(s, found, 0, pass);
+}
+
+function filterSlice(s, found, from, pass) {
+  if (pass !== filterPass) return;
+  let i = from;
+  for (const until = performance.now() + SLICE_MS; i < s.rows.length; i++) {
+    if (state.filter.test(s.rows[i])) keepMatch(s.rows[i], found);
+    if (i % 500 === 499 && performance.now() > until) break;
+  }
+  if (i < s.rows.length) {
+    setTimeout(() => filterSlice(s, found, i + 1, pass));
+    return;
+  }
+  Object.assign(state, found, {applied: $('#filter').value});
+  touch('table', 'layout', 'axis', 'stats');
+}
+
+function keepMatch(row, {visible, matches}) {
+  visible.push(row);
+  const node = row.type !== 'stderr' && row.instance?.node.id;
+  if (node) matches.set(node, (matches.get(node) || 0) + 1);
+}
+
+function refilterSoon() {
+  if (!state.filter || filterTimer) return;
+  filterTimer = setTimeout(() => {
+    filterTimer = 0;
+    refilter();
+  }, 400);
+}
+
+const shownRows = () => state.visible ?? state.session?.rows ?? [];
+
+// ---- hub ----------------------------------------------------------------------------------------------------------
+
+/** One API call. Returns {status, body}; status 0 means the hub did not answer. */
+async function api(method, path, body) {
+  const headers = authorised(body && {'Content-Type': 'application/json'});
+  try {
+    const answer = await fetch(path, {method, headers, body: body && JSON.stringify(body)});
+    if (answer.status === 401) lock('refused');
+    const text = await answer.text();
+    return {status: answer.status, body: text ? JSON.parse(text) : null};
+  } catch (problem) {
+    return {status: 0, body: {error: {code: 'no-hub', message: `the hub did not answer (${problem.message})`}}};
+  }
+}
+
+const authorised = more => ({Authorization: `Bearer ${state.token}`, ...more});
+
+const complaint = body => body?.error?.message || body?.message || body?.error || 'the hub refused without a reason';
+
+let stream = null;                   // AbortController of the open stream; a newer one ends the older
+let attempts = 0;
+
+/** Follow the hub until another call of follow() takes over. The stream begins with the current state, so nothing
+    old survives. */
+async function follow() {
+  stream?.abort();
+  const own = new AbortController();
+  stream = own;
+  while (!own.signal.aborted) {
+    const ended = await readStream(own).catch(problem => problem.message);
+    if (own.signal.aborted || document.body.classList.contains('locked')) return;
+    lose(ended);
+    await new Promise(resolve => setTimeout(resolve, RETRY_MS[Math.min(attempts++, RETRY_MS.length - 1)]));
+  }
+}
+
+async function readStream(own) {
+  const at = state.session ? `?run=${encodeURIComponent(state.session.run.run)}&after=${state.session.seq}` : '';
+  const answer = await fetch('/api/stream' + at, {headers: authorised(), signal: own.signal, cache: 'no-store'});
+  if (answer.status === 401) lock('refused');
+  if (answer.status === 404) openRun(null);
+  if (!answer.ok) return `the hub answered ${answer.status}`;
+  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+  const context = {fresh: true};
+  let rest = '';
+  for (let until = performance.now() + SLICE_MS;;) {
+    const {done, value} = await reader.read();
+    if (done) return 'the hub closed the connection';
+    rest = takeItems(rest + value, context, own);
+    if (performance.now() < until) continue;
+    await breathe();
+    until = performance.now() + SLICE_MS;
+  }
+}
+
+/** Let the browser paint: reads that are already there would otherwise follow each other without a break. */
+const breathe = () => new Promise(resolve => setTimeout(resolve));
+
+/** Take the complete items off the front of the stream's text; returns what is left. */
+function takeItems(text, context, own) {
+  let from = 0;
+  for (let end; (end = text.indexOf('\n\n', from)) >= 0 && !own.signal.aborted; from = end + 2) {
+    let type = 'message';
+    let data = '';
+    for (const line of text.slice(from, end).split('\n')) {
+      if (line.startsWith('event:')) type = line.slice(6).trim();
+      else if (line.startsWith('data:')) data += line.slice(5);
+    }
+    if (data) takeItem(type, JSON.parse(data), context);
+  }
+  return text.slice(from);
+}
+
+function takeItem(type, item, context) {
+  if (context.fresh) {
+    context.fresh = false;
+    beginAnew();
+  }
+  ITEMS[type]?.(item);
+}
+
+const ITEMS = {
+  run: takeRun,
+  hold: takeHold,
+  released: item => {
+    releasedElsewhere(item);
+    state.holds.delete(item.hold);
+    holdsChanged();
+  },
+  breakpoints: item => {
+    Object.assign(state, {breakpoints: item.breakpoints, mode: item.mode});
+    touch('chips', 'graph');
+  },
+  mode: item => {
+    state.mode = item.mode;
+    touch('chips');
+  },
+  event: item => {
+    if (item.run !== state.session?.run.run) return;
+    applyEvent(state.session, item);
+    refilterSoon();
+  },
+};
+
+function takeHold(hold) {
+  state.holds.set(hold.hold, hold);
+  announceHold(hold);
+  holdsChanged();
+}
+
+function takeRun(run) {
+  if (run.deleted) {
+    state.runs.delete(run.run);
+    touch('runs');
+    return;
+  }
+  state.runs.set(run.run, run);
+  const s = state.session;
+  if (s && s.run.run === run.run) {
+    const started = s.run.started;
+    s.run = run;
+    if (run.events < s.seq - 1 && started !== run.started) openRun(run.run); // the hub began this run anew
+    touch('head', 'graph', 'table');
+  }
+  touch('runs');
+  chooseRunSoon();
+}
+
+/** The stream says everything again: forget what an earlier connection said. */
+function beginAnew() {
+  attempts = 0;
+  state.runs.clear();
+  state.holds.clear();
+  setConnection('live');
+  holdsChanged();
+  setTimeout(dropVanishedRun, 1500);
+}
+
+/** Once the hub has said what it has: a run on screen or in a link that it does not know is gone. */
+function dropVanishedRun() {
+  if (state.connection !== 'live') return;
+  if (state.session && !state.runs.has(state.session.run.run)) openRun(null);
+  if (!state.wanted.run) return;
+  notice('The linked run is not kept any more.');
+  state.wanted.run = null;
+  chooseRun();
+}
+
+function lose(why) {
+  state.holds.clear();
+  setConnection('lost', why);
+  holdsChanged();
+}
+
+function setConnection(connection, why) {
+  state.connection = connection;
+  const lost = connection === 'lost';
+  document.body.classList.toggle('lost', lost);
+  $('#banner').hidden = !lost;
+  $('#banner').textContent = !lost ? ''
+    : `The hub at ${location.host} is gone (${why}). Held calls were let go. `
+      + 'Trying again; relays come back by themselves.';
+  $('#connection').replaceChildren(icon(lost ? 'lost' : 'ok', lost ? 'is-err' : 'is-ok'), connection);
+  touch('runs', 'head', 'graph', 'table');
+}
+
+let choosing = 0;
+function chooseRunSoon() {
+  if (choosing) return;
+  choosing = setTimeout(() => {
+    choosing = 0;
+    chooseRun();
+  });
+}
+
+/** Without a choice by the person: the linked run, else one with a hold, else the newest live one, else the newest. */
+function chooseRun() {
+  const linked = state.wanted.run;
+  if (linked && !state.runs.has(linked)) return;
+  if (linked) {
+    Object.assign(state, {picked: true, wanted: {...state.wanted, run: null}});
+    openRun(linked);
+    return;
+  }
+  if (state.session && (state.picked || isLive(state.session.run))) return;
+  const runs = sortedRuns();
+  const best = runs.find(run => run.held) || runs.find(isLive) || runs[0];
+  if (best && best.run !== state.session?.run.run && (!state.session || isLive(best))) openRun(best.run);
+  touch('head');
+}
+
+/** Show a run (or none) from its first event on. */
+function openRun(id) {
+  const run = id && state.runs.get(id);
+  const selected = {node: state.wanted.node ?? null, instance: null, row: null};
+  Object.assign(state, {
+    session: run ? newSession(run) : null, selected, visible: null, matches: null,
+    axis: null, follow: true, unfolded: false,
+  });
+  state.wanted.node = null;
+  $('#table').scrollTop = 0;
+  cards.clear();
+  $('#plane').replaceChildren();
+  touch('runs', 'head', 'layout', 'table', 'axis', 'side', 'stats', 'holds');
+  refilter();
+  writeHash();
+  follow();
+}
+
+/** The frame of a row; text that was let go to save memory is fetched again. */
+async function frameOf(row) {
+  if (row.frame !== undefined || !row.away || state.recorded) return row.frame;
+  const {body} = await api('GET',
+      `/api/runs/${encodeURIComponent(state.session.run.run)}/events?after=${row.seq - 1}&limit=1`);
+  return body?.events?.[0]?.frame;
+}
+
+// ---- DOM ----------------------------------------------------------------------------------------------------------
+
+const $ = selector => document.querySelector(selector);
+const $$ = selector => [...document.querySelectorAll(selector)];
+const SVG = 'http://www.w3.org/2000/svg';
+
+/** An element: attributes (onX are listeners, false and null are left out), then children; strings become text,
+    never markup. */
+function el(tag, attributes = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === false || value === null || value === undefined) continue;
+    if (name.startsWith('on')) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? '' : value);
+  }
+  node.append(...children.flat().filter(child => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+function icon(name, look = '') {
+  const svg = document.createElementNS(SVG, 'svg');
+  const use = document.createElementNS(SVG, 'use');
+  svg.setAttribute('class', `icon ${look} ${name === 'running' ? 'turn' : ''}`);
+  svg.setAttribute('aria-hidden', 'true');
+  use.setAttribute('href', `#i-${name}`);
+  svg.append(use);
+  return svg;
+}
+
+/** A status as sign and word. */
+function sign(status, word) {
+  const [name, look, plain] = SIGNS[status] || SIGNS.idle;
+  return el('span', {class: `state ${look}`}, icon(name), el('span', {}, word ?? plain));
+}
+
+function setText(node, text) {
+  if (node.textContent !== text) node.textContent = text;
+}
+
+function setSign(node, status, word) {
+  const key = `${status} ${word}`;
+  if (node.dataset.sign === key) return;
+  if (!status) node.replaceChildren();
+  else if (node.dataset.sign?.split(' ')[0] === status) setText(node.lastChild, word);
+  else node.replaceChildren(...sign(status, word).childNodes);
+  node.dataset.sign = key;
+  node.className = `state ${SIGNS[status]?.[1] ?? ''}`;
+}
+
+function notice(text, look = '') {
+  const box = el('div', {class: `notice ${look}`}, el('span', {class: 'grow'}, seen(text)),
+      el('button', {class: 'quiet', 'aria-label': 'Dismiss', onclick: () => box.remove()}, icon('close')));
+  $('#notices').append(box);
+  if ($$('.notice').length > 4) $('.notice').remove();
+  setTimeout(() => box.remove(), look ? 15000 : 6000);
+}
+
+/** Put text on the clipboard; a page opened from a file may lack the clipboard API. */
+async function copy(text, what) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    const box = el('textarea', {class: 'unseen'});
+    box.value = text;
+    (document.querySelector('dialog[open]') || document.body).append(box);
+    box.select();
+    document.execCommand('copy');
+    box.remove();
+  }
+  notice(`Copied ${what}.`);
+}
+
+/** A handle that drags a size along one axis: `edge` turns a pointer event into pixels, `set` applies them. Arrow
+    keys work too. */
+function splitter(handle, edge, set) {
+  const apply = pixels => {
+    handle.setAttribute('aria-valuenow', Math.round(pixels));
+    set(Math.round(pixels));
+  };
+  handle.addEventListener('pointerdown', event => {
+    handle.setPointerCapture(event.pointerId);
+    event.preventDefault();
+  });
+  handle.addEventListener('pointermove', event => {
+    if (handle.hasPointerCapture(event.pointerId)) apply(edge(event));
+  });
+  handle.addEventListener('keydown', event => {
+    const step = {ArrowUp: -24, ArrowDown: 24, ArrowLeft: 24, ArrowRight: -24}[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    apply(Number(handle.getAttribute('aria-valuenow')) + step);
+  });
+}
+
+// ---- runs ---------------------------------------------------------------------------------------------------------
+
+const sortedRuns = () => [...state.runs.values()].sort((a, b) => isLive(b) - isLive(a) || b.started - a.started);
+const runButtons = new Map();
+
+function paintRuns() {
+  const runs = sortedRuns();
+  for (const id of runButtons.keys()) if (!state.runs.has(id)) runButtons.delete(id);
+  const focused = document.activeElement?.closest('#runs .run')?.dataset.run;
+  const part = (title, some) => some.length ? [el('h2', {}, title), el('ul', {}, some.map(runItem))] : [];
+  const none = runs.length ? [] : [el('h2', {}, 'Runs'), el('p', {class: 'run soft'}, 'none yet')];
+  const live = runs.filter(isLive), earlier = runs.filter(run => !isLive(run));
+  $('#runs').replaceChildren(...part('Live', live), ...part('Earlier', earlier), ...none);
+  if (focused) runButtons.get(focused)?.focus();
+}
+
+const runItem = run => el('li', {}, runButton(run));
+
+/** The button of one run; kept while nothing it says changes, so that 200 runs cost nothing when one of them moves. */
+function runButton(run) {
+  const current = run.run === state.session?.run.run, facts = runFacts(run), name = oneLine(run.label || run.run);
+  const words = facts.map(part => part.textContent ?? part).join('');
+  const key = JSON.stringify([current, name, run.held, run.status, run.attached, words]);
+  const known = runButtons.get(run.run);
+  if (known?.dataset.key === key) return known;
+  const fresh = el('button', {class: 'run', 'aria-current': String(current), 'data-run': run.run, 'data-key': key,
+    title: `${name}, ${words}`, onclick: () => pickRun(run.run)},
+    el('span', {class: 't'}, el('span', {}, name), runSign(run)), el('span', {class: 's'}, facts));
+  runButtons.set(run.run, fresh);
+  return fresh;
+}
+
+function runFacts(run) {
+  const when = isLive(run) ? ago(Date.now() - run.started) : timeOfDay(run.started);
+  const who = run.client?.name ? ` · ${oneLine(run.client.name, 24)}` : '';
+  const calls = run.error?.name === 'McpServerExitedEarly' ? 'died before answering' : plural(run.calls ?? 0, 'call');
+  const errors = run.errors ? el('span', {class: 'is-err'}, `, ${plural(run.errors, 'error')}`) : '';
+  return [`${when} · ${calls}`, errors, who];
+}
+
+function runSign(run) {
+  if (isLive(run) && run.held) return sign('held', String(run.held));
+  if (isLive(run)) return run.attached === false ? sign('lost', 'detached') : sign('ok', 'live');
+  const status = Object.hasOwn(SIGNS, run.status) ? run.status : 'error';
+  return sign(status, SIGNS[status][2]);
+}
+
+function pickRun(id) {
+  state.picked = true;
+  $('#runs').classList.remove('open');
+  $('#showruns').setAttribute('aria-expanded', 'false');
+  if (id !== state.session?.run.run) openRun(id);
+}
+
+function stepRun(by) {
+  const runs = sortedRuns();
+  const at = runs.findIndex(run => run.run === state.session?.run.run);
+  const next = runs[Math.max(0, Math.min(runs.length - 1, at + by))];
+  if (next) pickRun(next.run);
+}
+
+function paintHead() {
+  const s = state.session;
+  $('#session').hidden = $('#graph').hidden = $('#tablebox').hidden = $('#split').hidden = !s;
+  $('#empty').hidden = !!s || state.connection !== 'live' || state.runs.size > 0;
+  if (!s) $('#side').hidden = true;
+  else paintSession(s);
+}
+
+function paintSession(s) {
+  const {run} = s, name = oneLine(run.label || run.run), command = (s.command || []).join(' ');
+  const facts = [run.protocolVersion && `protocol ${oneLine(run.protocolVersion, 20)}`,
+    run.client?.name && `client ${peerName(run.client)}`, run.server?.name && `server ${peerName(run.server)}`];
+  const key = JSON.stringify([run.run, name, command, facts, run.status, run.attached, s.missing]);
+  if ($('#session').dataset.key === key) return;
+  $('#session').dataset.key = key;
+  $('#session').replaceChildren(...[
+    el('h1', {}, name), runSign({...run, held: 0}),
+    command && el('code', {title: oneLine(command, 2000)}, oneLine(command, 300)),
+    ...facts.map(fact => fact && el('span', {}, fact)),
+    s.missing && el('span', {class: 'tag is-held', title: 'Rows marked “gap” show where'},
+      `${plural(s.missing, 'event')} missing`),
+    !state.recorded && sessionMenu(),
+  ].filter(Boolean));
+}
+
+const peerName = peer => `${oneLine(peer.name, 40)} ${oneLine(peer.version ?? '', 20)}`.trim();
+
+function sessionMenu() {
+  const list = el('div', {hidden: true},
+    el('button', {onclick: copyLink}, 'Copy link'),
+    el('button', {onclick: () => exportRun('html')}, 'Export as one page'),
+    el('button', {onclick: () => exportRun('jsonl')}, 'Export as JSON lines'),
+    el('button', {class: 'danger', onclick: deleteRun}, 'Delete this run…'));
+  const show = open => {
+    list.hidden = !open;
+    button.setAttribute('aria-expanded', String(open));
+  };
+  const button = el('button', {id: 'sessionmenu', 'aria-expanded': 'false'}, 'Export ▾');
+  button.addEventListener('click', () => show(list.hidden));
+  list.addEventListener('click', () => show(false));
+  return el('span', {class: 'menu acts'}, button, list);
+}
+
+function closeMenus() {
+  for (const list of $$('.menu > div')) list.hidden = true;
+  for (const button of $$('.menu > button')) button.setAttribute('aria-expanded', 'false');
+}
+
+async function exportRun(format) {
+  const {run} = state.session.run;
+  const path = `/api/runs/${encodeURIComponent(run)}/export?format=${format}`;
+  const answer = await fetch(path, {headers: authorised()}).catch(() => null);
+  if (!answer?.ok) {
+    notice(`Not exported: the hub ${answer ? `answered ${answer.status}` : 'did not answer'}.`, 'is-err');
+    return;
+  }
+  const url = URL.createObjectURL(await answer.blob());
+  el('a', {href: url, download: `mcp-relay-${run.replace(/[^\w.-]+/g, '_').slice(0, 60)}.${format}`}).click();
+  setTimeout(() => URL.revokeObjectURL(url), 60000);
+}
+
+async function deleteRun() {
+  const {run} = state.session;
+  if (!confirm(`Delete the record of ${oneLine(run.label || run.run, 60)}? This cannot be undone.`)) return;
+  const {status, body} = await api('DELETE', `/api/runs/${encodeURIComponent(run.run)}`);
+  if (status !== 204) {
+    notice(`Not deleted: ${complaint(body)}`, 'is-err');
+    return;
+  }
+  state.runs.delete(run.run);
+  state.picked = false;
+  openRun(null);
+}
+
+// ---- holds --------------------------------------------------------------------------------------------------------
+
+const openHolds = () => [...state.holds.values()].sort((a, b) => a.since - b.since);
+
+/** The hold the bar and the keys act on: the one the person turned to, else the oldest of the run on screen, else
+    the oldest. */
+function focusedHold() {
+  return state.holds.get(state.holdTurn) || openHolds().find(hold => hold.run === state.session?.run.run)
+      || openHolds()[0];
+}
+
+const applies = (action, hold) => ({retry: hold.point !== 'before', edit: hold.editable})[action.id] ?? true;
+const actionButtons = hold => ACTIONS.filter(action => applies(action, hold)).map(action => actionButton(action, hold));
+
+function actionButton(action, hold) {
+  return el('button', {class: action.look, title: action.tip, 'data-action': action.id,
+    disabled: state.busy.has(hold.hold), onclick: () => act(action.id, hold)},
+  action.label, action.key && el('kbd', {}, action.key.toUpperCase()));
+}
+
+function holdsChanged() {
+  if (state.holdTurn && !state.holds.has(state.holdTurn)) state.holdTurn = null;
+  if (state.editor && !state.holds.has(state.editor.hold.hold)) editorLostHold();
+  const oldest = openHolds()[0];
+  document.title = state.holds.size ? `▮▮ ${state.holds.size} held · mcp-relay`
+      : `${state.session ? oneLine(state.session.run.label || '', 40) + ' · ' : ''}mcp-relay`;
+  setFavicon(oldest ? '#e09a00' : state.connection === 'lost' ? '#8a94a0' : '#2457d6', !!oldest);
+  touch('holds', 'graph', 'layout', 'table', 'side');
+}
+
+/** The favicon tells of a hold by shape and colour. It is made here from two known values, never from a peer's
+    text. */
+function setFavicon(colour, held) {
+  const sign = held ? '<path fill="white" d="M4.5 4h2.6v8H4.5zM8.9 4h2.6v8H8.9z"/>'
+      : '<path stroke="white" stroke-width="1.6" d="M2 8h3.5M10.5 8H14M5.5 5h5v6h-5z" fill="none"/>';
+  const back = `<rect width="16" height="16" rx="4" fill="${colour}"/>`;
+  const picture = `<svg xmlns="${SVG}" viewBox="0 0 16 16">${back}${sign}</svg>`;
+  const url = 'data:image/svg+xml,' + encodeURIComponent(picture);
+  if ($('#favicon').getAttribute('href') !== url) $('#favicon').setAttribute('href', url);
+}
+
+const holdName = hold => oneLine(hold.name || hold.method || hold.node, 80);
+const receiver = hold => ((hold.point === 'before') === (hold.direction === 'client->server') ? 'server' : 'client');
+const HOLD_PLACES = {
+  before: 'is held before it reaches',
+  after: 'has answered; the answer is held before it reaches',
+  error: 'has failed; the answer is held before it reaches',
+};
+const holdWhere = hold => `${HOLD_PLACES[hold.point]} the ${receiver(hold)}`;
+
+const announced = new Set();
+function announceHold(hold) {
+  if (announced.has(hold.hold)) return;
+  announced.add(hold.hold);
+  $('#live').textContent = `${holdName(hold)} ${holdWhere(hold)}. ${holdReason(hold)}`;
+  if (!state.selected.node && !state.wanted.node) state.wanted.hold ??= hold.hold;
+}
+
+const LOOP_REASONS = {
+  repeat: loop => `loop: called ${loop.repeats} times in a row with the same arguments`,
+  cycle: loop => `loop: the same ${loop.period} calls came round ${loop.repeats} times with the same results`,
+  'error-repeat': loop => `loop: failed ${loop.repeats} times in a row with the same error`,
+};
+
+/** Why a hold was taken, in words. */
+function holdReason(hold) {
+  if (hold.reason === 'loop') return LOOP_REASONS[hold.loop?.kind]?.(hold.loop) ?? 'loop: the same call over and over';
+  if (hold.reason === 'step') return 'step mode holds every request';
+  if (hold.reason === 'error') return `pause on error: ${holdFailure(hold)}`;
+  return hold.point === 'before' ? 'a breakpoint holds it' : 'a breakpoint holds the answer';
+}
+
+function holdFailure(hold) {
+  const text = frameText(hold.frame) ?? '';
+  const message = textAt(text, 'error', 'message') ?? textAt(text, 'result', 'content', 0, 'text');
+  return message?.startsWith('"') ? oneLine(decoded(message), 140) : 'the call failed';
+}
+
+/** Only a request of the client has somebody with a time limit behind it. */
+function patience(hold) {
+  if (hold.direction !== 'client->server' || isMessage(hold)) return '';
+  return `the client may give up at about ${minutes(CLIENT_PATIENCE_S * 1000)}`;
+}
+
+function paintHolds() {
+  const bar = $('#holdbar'), hold = focusedHold(), holds = openHolds();
+  const isHere = hold && hold.run === state.session?.run.run;
+  const ids = holds.map(other => other.hold), key = hold ? JSON.stringify([hold.hold, ids, [...state.busy], isHere]) : '';
+  bar.hidden = !hold;
+  if (bar.dataset.key === key) return;
+  bar.dataset.key = key;
+  bar.replaceChildren(...(hold ? holdParts(hold, holds, isHere) : []));
+}
+
+function holdParts(hold, holds, isHere) {
+  const where = isHere ? '' : `in ${oneLine(state.runs.get(hold.run)?.label || hold.run, 40)}`;
+  const why = [where, holdReason(hold), patience(hold)].filter(Boolean).map(part => `· ${part} `).join('');
+  return [
+    el('span', {class: 'age'}, icon('held'), el('span', {'data-since': hold.since}, minutes(Date.now() - hold.since))),
+    el('span', {class: 'what'}, el('button', {title: 'Show it', onclick: () => showHold(hold)}, holdName(hold)),
+      ` ${holdWhere(hold)} `, el('span', {class: 'why'}, why)),
+    holds.length > 1 ? turns(hold, holds) : '',
+    el('span', {class: 'acts'}, actionButtons(hold)),
+  ];
+}
+
+function turns(hold, holds) {
+  const at = holds.findIndex(other => other.hold === hold.hold);
+  const turn = (word, by, text) => el('button', {class: 'quiet', 'aria-label': `${word} held call`,
+    onclick: () => showHold(holds[(at + by + holds.length) % holds.length])}, text);
+  const place = `${at + 1} of ${holds.length} held`;
+  return el('span', {class: 'turns'}, turn('Previous', -1, '‹'), place, turn('Next', 1, '›'));
+}
+
+/** Turn the bar to a hold and show its call. */
+function showHold(hold) {
+  state.holdTurn = hold.hold;
+  if (hold.run !== state.session?.run.run && state.runs.has(hold.run)) {
+    state.wanted.hold = hold.hold;
+    pickRun(hold.run);
+  } else selectInstance(state.session?.instances.get(hold.instance), true);
+  touch('holds');
+}
+
+function nextHold() {
+  const holds = openHolds();
+  const current = focusedHold();
+  if (!current) return;
+  const shown = state.selected.instance?.id === current.instance && current.run === state.session?.run.run;
+  showHold(shown ? holds[(holds.indexOf(current) + 1) % holds.length] : current);
+}
+
+/** Carry out one action on one hold: the hold is named, so a later one is never released by mistake. */
+function act(id, hold) {
+  if (id === 'inject' || id === 'edit') openEditor(id, hold);
+  else if (id === 'step') stepOver(hold);
+  else release(hold, {action: id});
+}
+
+async function stepOver(hold) {
+  if (await setMode('step')) release(hold, {action: 'continue'});
+}
+
+/** POST a release. Resolves to null when the hold is gone, else to the sentence of a refusal. */
+async function release(hold, body) {
+  if (state.busy.has(hold.hold)) return null;
+  state.busy.add(hold.hold);
+  state.mine.add(hold.hold);
+  touch('holds', 'graph');
+  const answer = await api('POST', `/api/holds/${encodeURIComponent(hold.hold)}`, {...body, by: 'page'});
+  state.busy.delete(hold.hold);
+  touch('holds', 'graph');
+  return released(hold, answer);
+}
+
+function released(hold, {status, body}) {
+  if (status === 200) {
+    state.holds.delete(hold.hold);
+    holdsChanged();
+    return null;
+  }
+  state.mine.delete(hold.hold);
+  if (status === 409 && body.outcome === 'taken') {
+    notice(`${holdName(hold)} was already released by ${whoReleased(body.by)} (${body.action}).`);
+    return null;
+  }
+  if (status === 404) {
+    notice(`${holdName(hold)} is not held any more.`);
+    return null;
+  }
+  const message = complaint(body);
+  if (!state.editor) notice(`${holdName(hold)} is still held: ${message}`, 'is-err');
+  return message;
+}
+
+function releasedElsewhere(item) {
+  const hold = state.holds.get(item.hold);
+  if (!hold || state.mine.delete(item.hold)) return;
+  notice(`${holdName(hold)} was released by ${whoReleased(item.by)} (${item.action}).`);
+}
+
+// ---- breakpoints --------------------------------------------------------------------------------------------------
+
+const sameBreakpoint = (a, b) => (a.kind ?? null) === (b.kind ?? null) && (a.name ?? null) === (b.name ?? null)
+    && a.point === b.point;
+const findBreakpoint = wanted => state.breakpoints.find(breakpoint => sameBreakpoint(breakpoint, wanted));
+const nodeBreakpoint = (node, point) => ({kind: node.kind, name: node.name, point});
+const isBreakable = node => node && !isGroup(node) && !['mcp:stdout-noise', 'mcp:unmatched'].includes(node.id);
+
+/** Set a breakpoint, or remove it when it is set. The stream tells every tab. */
+async function toggleBreakpoint(wanted) {
+  const there = findBreakpoint(wanted);
+  const {status, body} = there ? await api('DELETE', `/api/breakpoints/${encodeURIComponent(there.id)}`)
+    : await api('POST', '/api/breakpoints', wanted);
+  if (status >= 200 && status < 300) return;
+  notice(`The breakpoint was not ${there ? 'removed' : 'set'}: ${complaint(body)}`, 'is-err');
+}
+
+/** Resolves to whether the hub took the mode. */
+async function setMode(mode) {
+  const {status, body} = await api('PUT', '/api/mode', {mode});
+  const isSet = status >= 200 && status < 300;
+  if (!isSet) notice(`The mode was not changed: ${complaint(body)}`, 'is-err');
+  return isSet;
+}
+
+function toggleStop(node, point) {
+  if (state.recorded || !isBreakable(node)) return;
+  toggleBreakpoint(nodeBreakpoint(node, point));
+}
+
+function chip(breakpoint) {
+  const place = [breakpoint.kind, breakpoint.name].filter(part => part ?? false).join(':') || 'every call';
+  const words = {before: 'before', after: 'after', error: 'on error of'}[breakpoint.point], name = oneLine(place, 60);
+  return el('span', {class: 'chip', title: oneLine(`${words} ${place}`)}, words, el('b', {}, name),
+    el('button', {class: 'quiet', 'aria-label': `Remove breakpoint ${words} ${name}`,
+      onclick: () => toggleBreakpoint(breakpoint)}, icon('close')));
+}
+
+function paintChips() {
+  const all = {point: 'before'}, errors = {point: 'error'};
+  $('#pauseall').setAttribute('aria-pressed', String(!!findBreakpoint(all)));
+  $('#pauseerror').setAttribute('aria-pressed', String(!!findBreakpoint(errors)));
+  for (const button of $$('[data-mode]')) {
+    button.setAttribute('aria-pressed', String(button.dataset.mode === state.mode));
+  }
+  const others = state.breakpoints.filter(one => !sameBreakpoint(one, all) && !sameBreakpoint(one, errors));
+  $('#chips').replaceChildren(...others.map(chip));
+  touch('side', 'facts');
+}
+
+// ---- graph --------------------------------------------------------------------------------------------------------
+// Session and protocol stand in the left column, work nodes in columns right of it. Edges run in the gutters between
+// columns and in the strip above them, so they cannot cross a card.
+
+const CARD = {width: 208, height: 76, held: 138, gapX: 40, gapY: 18, top: 18};
+const cards = new Map();             // node id -> {element, parts}
+
+/** Status of a card: what is going on now, else how the last call ended. */
+function nodeStatus(node) {
+  if (!state.recorded && [...node.held].some(instance => instance.held && isLive(state.session.run))) return 'held';
+  if (isGroup(node)) return groupStatus(node);
+  if (node.running.size && isLive(state.session.run)) return 'running';
+  return node.last ? statusOf(node.last) : 'idle';
+}
+
+function groupStatus(node) {
+  const {run} = state.session;
+  if (node.id === 'mcp:session') {
+    if (isLive(run)) return 'running';
+    return run.status === 'ok' && node.last?.status === 'error' ? 'error' : run.status;
+  }
+  const children = childrenOf(node.id);
+  if (children.some(child => nodeStatus(child) === 'held')) return 'held';
+  return children.some(child => child.errors) ? 'error' : 'ok';
+}
+
+const childrenOf = id => [...state.session.nodes.values()].filter(node => node.parent === id);
+const passes = node => !state.matches || state.matches.has(node.id);
+
+/** The nodes to draw, by place: {session, protocol, work, calls (protocol's children when unfolded), more}. */
+function graphNodes() {
+  const all = [...state.session.nodes.values()].filter(node => !isGroup(node) && passes(node));
+  const work = all.filter(node => node.parent !== 'mcp:protocol');
+  const calls = state.unfolded ? all.filter(node => node.parent === 'mcp:protocol') : [];
+  const most = nodes => nodes.length <= MAX_CARDS ? nodes : urgentFirst(nodes).slice(0, MAX_CARDS);
+  return {
+    session: state.session.nodes.get('mcp:session'), protocol: state.session.nodes.get('mcp:protocol'),
+    work: most(work), calls: most(calls),
+    more: Math.max(0, work.length - MAX_CARDS) + Math.max(0, calls.length - MAX_CARDS),
+  };
+}
+
+const URGENCY = {held: 0, running: 1, error: 2};
+const urgency = node => URGENCY[nodeStatus(node)] ?? 3;
+const urgentFirst = nodes => [...nodes].sort((a, b) => urgency(a) - urgency(b) || b.count - a.count);
+
+/** Rectangles of nodes in columns whose top left corner is (x, y); a tall card pushes only its own column down. */
+function placeGrid(nodes, x, y, columns) {
+  const places = new Map();
+  const bottoms = Array(columns).fill(y);
+  nodes.forEach((node, i) => {
+    const column = i % columns;
+    const h = cardHeight(node);
+    places.set(node, {x: x + column * (CARD.width + CARD.gapX), y: bottoms[column], w: CARD.width, h});
+    bottoms[column] += h + CARD.gapY;
+  });
+  return {places, bottom: Math.max(...bottoms)};
+}
+
+const cardHeight = node => nodeStatus(node) === 'held' ? CARD.held : CARD.height;
+
+/** Path of one edge: out of the parent's right side, up its gutter to the strip, along it, down, into the child. */
+function edgePath(parent, child, strip) {
+  const x0 = parent.x + parent.w;
+  const y0 = parent.y + 27;
+  const first = x0 + CARD.gapX / 2;
+  const last = child.x - CARD.gapX / 2;
+  const y1 = child.y + 27;
+  const r = Math.min(6, Math.abs(y1 - (first === last ? y0 : strip)) / 2);
+  const from = first === last ? y0 : strip;
+  const turn = y1 > from ? r : -r;
+  const lead = first === last ? `M${x0} ${y0}H${last}` : `M${x0} ${y0}H${first}V${strip}H${last}`;
+  return y1 === from ? `${lead}H${child.x}` : `${lead}V${y1 - turn}Q${last} ${y1} ${last + r} ${y1}H${child.x}`;
+}
+
+const edgeStub = child => `M${child.x - CARD.gapX / 2 + 6} ${child.y + 27}H${child.x}`;
+
+/** Positions of all cards and the paths of all edges, for a width. */
+function layoutGraph(nodes, width) {
+  const across = CARD.width + CARD.gapX, right = 2 + across;
+  const columns = Math.max(1, Math.floor((width - CARD.width - 8) / across));
+  const session = {x: 2, y: CARD.top, w: CARD.width, h: CARD.height};
+  const work = placeGrid(nodes.work, right, CARD.top, columns);
+  const below = session.y + session.h + CARD.gapY, bottom = Math.max(work.bottom, below);
+  const protocol = {x: 2, y: nodes.calls.length ? bottom + 14 : below, w: CARD.width, h: CARD.height};
+  const calls = placeGrid(nodes.calls, right, protocol.y, columns);
+  const places = new Map([[nodes.session, session], ...work.places]), edges = edgesTo(work, session, 8);
+  if (nodes.protocol) {
+    for (const [node, place] of [[nodes.protocol, protocol], ...calls.places]) places.set(node, place);
+    const down = `M${session.x + 22} ${session.y + session.h}V${protocol.y}`;
+    edges.push([nodes.protocol, down, down], ...edgesTo(calls, protocol, protocol.y - 12));
+  }
+  const used = Math.min(columns, Math.max(nodes.work.length, nodes.calls.length));
+  const height = Math.max(bottom, calls.bottom, protocol.y + CARD.height + CARD.gapY);
+  return {places, edges, width: right + used * across, height};
+}
+
+/** [node, path, coloured last stretch] for each card of a grid. */
+function edgesTo({places}, parent, strip) {
+  return [...places].map(([node, place]) => [node, edgePath(parent, place, strip), edgeStub(place)]);
+}
+
+function paintLayout() {
+  if (!state.session?.nodes.has('mcp:session') || state.view === 'table') {
+    $('#plane').replaceChildren();
+    cards.clear();
+    return;
+  }
+  const nodes = graphNodes(), layout = layoutGraph(nodes, $('#graph').clientWidth - 16);
+  const kept = new Set([...layout.places.keys()].map(node => node.id));
+  for (const [id, card] of cards) {
+    if (kept.has(id)) continue;
+    card.element.remove();
+    cards.delete(id);
+  }
+  for (const [node, place] of layout.places) placeCard(node, place);
+  paintEdges(layout);
+  paintMore(nodes.more, layout.height);
+  paintGraph();
+}
+
+function paintEdges(layout) {
+  $('#plane svg.edges')?.remove();
+  $('#plane').prepend(edgesSvg(layout));
+  $('#plane').style.height = `${layout.height}px`;
+  $('#plane').style.width = `${layout.width}px`;
+}
+
+function paintMore(more, y) {
+  $('#plane .more')?.remove();
+  if (!more) return;
+  const note = el('p', {class: 'more'}, `${plural(more, 'more node')} not drawn; use the filter to see them.`);
+  note.style.top = `${y}px`;
+  $('#plane').append(note);
+  $('#plane').style.height = `${y + 28}px`;
+}
+
+function edgesSvg(layout) {
+  const svg = document.createElementNS(SVG, 'svg');
+  svg.setAttribute('class', 'edges');
+  svg.setAttribute('width', layout.width);
+  svg.setAttribute('height', layout.height);
+  svg.setAttribute('aria-hidden', 'true');
+  svg.append(...layout.edges.map(([, path]) => edgeLine(path)),
+      ...layout.edges.map(([node, , stub]) => edgeLine(stub, node.id)));
+  return svg;
+}
+
+/** A neutral line, or the last stretch into a card, which takes the colour of the card's state. */
+function edgeLine(path, node) {
+  const line = document.createElementNS(SVG, 'path');
+  line.setAttribute('d', path);
+  if (node) line.dataset.node = node;
+  return line;
+}
+
+function placeCard(node, place) {
+  const card = cards.get(node.id) || makeCard(node);
+  Object.assign(card.element.style, {left: `${place.x}px`, top: `${place.y}px`});
+  card.place = place;
+}
+
+/** What a card is, in a word: the kind, and for kind "custom" what the method says. */
+function kindWord(node) {
+  if (node.kind !== 'custom') return oneLine(node.kind, 20);
+  if (isGroup(node)) return 'protocol';
+  if (node.id === 'mcp:stdout-noise') return 'noise';
+  return /^(notifications|elicitation|completion)\//.exec(node.name)?.[1].replace(/s$/, '') ?? 'request';
+}
+
+function makeCard(node) {
+  const label = oneLine(node.name, node.id === 'mcp:session' ? 60 : 200);
+  const part = look => el('span', {class: look});
+  const parts = {
+    count: part('count'), state: part('state'), failed: part('some is-err'), took: part('took'), acts: part('acts'),
+    name: el('button', {class: 'n', title: oneLine(node.name, 500), tabindex: cards.size ? '-1' : '0',
+      onclick: () => selectNode(node)}, label),
+  };
+  if (node.id === 'mcp:protocol') parts.fold = el('button', {class: 'fold', onclick: toggleFold});
+  const points = isBreakable(node) && !state.recorded ? ['before', 'after'] : [];
+  for (const point of points) parts[point] = stopButton(node, point);
+  const kind = kindWord(node), {fold, before, after, count} = parts;
+  const element = el('div', {class: 'card', 'data-node': node.id, role: 'group', 'aria-label': `${kind} ${label}`},
+    el('div', {class: 'k'}, el('span', {class: 'grow'}, kind), fold, before, after, count),
+    parts.name,
+    el('div', {class: 'd'}, parts.state, parts.failed, parts.took), parts.acts);
+  const card = {element, parts, node};
+  cards.set(node.id, card);
+  $('#plane').append(element);
+  return card;
+}
+
+function stopButton(node, point) {
+  return el('button', {class: 'stop', 'data-point': point, title: `Break ${point}`, 'aria-pressed': 'false',
+    'aria-label': `Break ${point} ${oneLine(node.name, 60)}`, onclick: () => toggleStop(node, point)}, icon(point));
+}
+
+function toggleFold() {
+  state.unfolded = !state.unfolded;
+  touch('layout');
+}
+
+function paintGraph() {
+  if (!state.session || state.view === 'table') return;
+  for (const card of cards.values()) paintCard(card);
+  for (const stub of $$('#plane path[data-node]')) {
+    stub.setAttribute('class', edgeLook(state.session.nodes.get(stub.dataset.node)));
+  }
+}
+
+const EDGE_LOOKS = {held: 'is-held', running: 'is-run', error: 'is-err', aborted: 'is-err', unanswered: 'is-err'};
+
+const edgeLook = node => (node && EDGE_LOOKS[nodeStatus(node)]) || '';
+
+function paintCard({element, parts, node}) {
+  const status = nodeStatus(node);
+  element.className = cardLook(node, status);
+  setText(parts.count, cardCount(node));
+  setSign(parts.state, status, cardWord(node, status));
+  setText(parts.failed, failedWord(node, status));
+  setText(parts.took, cardTook(node, status));
+  for (const point of ['before', 'after']) {
+    parts[point]?.setAttribute('aria-pressed', String(!!findBreakpoint(nodeBreakpoint(node, point))));
+  }
+  if (parts.fold) paintFold(parts.fold);
+  paintCardActions(element, parts, node, status);
+}
+
+const looks = words => Object.keys(words).filter(word => words[word]).join(' ');
+
+function cardLook(node, status) {
+  return looks({card: true, 'is-idle': status === 'idle', folds: node.id === 'mcp:protocol',
+      failed: FAILED.has(status), held: status === 'held' && !isGroup(node),
+      selected: state.selected.node === node.id});
+}
+
+function paintFold(button) {
+  button.replaceChildren(icon(state.unfolded ? 'unfolded' : 'folded'));
+  button.setAttribute('aria-expanded', String(state.unfolded));
+  button.setAttribute('aria-label', state.unfolded ? 'Fold protocol' : 'Open protocol');
+}
+
+function paintCardActions(element, parts, node, status) {
+  const isItsHold = hold => hold.run === state.session.run.run && hold.node === node.id;
+  const hold = status === 'held' && openHolds().find(isItsHold);
+  const key = hold ? `${hold.hold} ${state.busy.has(hold.hold)}` : '';
+  if (parts.acts.dataset.key === key) return;
+  parts.acts.dataset.key = key;
+  parts.acts.replaceChildren(...(hold ? actionButtons(hold) : []));
+}
+
+function cardCount(node) {
+  if (node.id === 'mcp:session') return '';
+  const inside = node.id === 'mcp:protocol' ? childrenOf(node.id) : [node];
+  return grouped(inside.reduce((sum, child) => sum + child.count, 0));
+}
+
+function cardWord(node, status) {
+  if (node.id === 'mcp:session') return status === 'running' ? 'running' : sessionEnd();
+  if (node.id === 'mcp:protocol') return protocolWord(node, status);
+  const held = status === 'held' && [...node.held][0];
+  const others = node.held.size > 1 ? ` +${node.held.size - 1}` : '';
+  if (held) return `held ${minutes(Date.now() - held.held.since)}${others}`;
+  return statusWord(status, node.last, node.id === 'mcp:stdout-noise' ? 'noise' : '');
+}
+
+/** How many calls of a node failed, where its state alone does not say so. */
+function failedWord(node, status) {
+  if (isGroup(node) || node.errors <= (FAILED.has(status) ? 1 : 0)) return '';
+  return `${grouped(node.errors)} failed`;
+}
+
+function protocolWord(node, status) {
+  const failed = childrenOf(node.id).reduce((sum, child) => sum + child.errors, 0);
+  if (status === 'held') return 'held inside';
+  return failed ? `${grouped(failed)} failed` : 'handshake, lists';
+}
+
+function sessionEnd() {
+  const s = state.session;
+  const end = s.finished;
+  const early = s.nodes.get('mcp:session')?.last?.errors.at(-1)?.name;
+  if (s.run.status === 'abandoned') return 'relay vanished';
+  if (end?.signal) return `signal ${oneLine(end.signal, 12)}`;
+  if (early === 'SpawnError') return 'cannot start';
+  return Number.isInteger(end?.exitCode) ? `exit ${end.exitCode}` : (SIGNS[s.run.status]?.[2] ?? s.run.status);
+}
+
+function cardTook(node, status) {
+  const s = state.session;
+  const now = nowAt(s);
+  if (node.id === 'mcp:session') return s.started ? duration(isLive(s.run) ? Date.now() - s.started : s.at) : '';
+  if (node.id === 'mcp:protocol') return '';
+  if (status === 'running') return duration(totalTime([...node.running][0], now));
+  if (status === 'held') return [...node.held][0]?.held?.point ?? '';
+  return node.last?.notification || node.id === 'mcp:stdout-noise' ? '' : duration(node.last?.took);
+}
+
+/** Move among the cards with the arrow keys: the nearest one in that direction. */
+function moveCard(key) {
+  const from = [...cards.values()].find(card => card.element.contains(document.activeElement))
+      || cards.get(state.selected.node);
+  if (!from) {
+    cards.values().next().value?.parts.name.focus();
+    return;
+  }
+  const [dx, dy] = {ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1]}[key];
+  const near = card => {
+    const x = card.place.x - from.place.x, y = card.place.y - from.place.y;
+    const along = x * dx + y * dy, across = Math.abs(x * dy) + Math.abs(y * dx);
+    return along > 0 ? along + across * 3 : Infinity;
+  };
+  const best = [...cards.values()].reduce((a, b) => (near(b) < near(a) ? b : a));
+  if (near(best) < Infinity) focusCard(best);
+}
+
+function focusCard(card) {
+  for (const other of cards.values()) other.parts.name.tabIndex = other === card ? 0 : -1;
+  card.parts.name.focus();
+  revealCard(card.node.id);
+}
+
+// ---- table --------------------------------------------------------------------------------------------------------
+// Only the rows in sight exist as elements; they are filled again while scrolling.
+
+const pool = [];
+const CELLS = ['r num', 'r', 'dir', '', 'method', 'name', 'state', 'r', 'bars', 'r'];
+
+function poolRow(slot) {
+  if (pool[slot]) return pool[slot];
+  const cells = CELLS.map(look => el('span', {class: look, role: 'gridcell'}));
+  const choose = () => selectRow(pool[slot].row);
+  const element = el('div', {class: 'row', role: 'row', onclick: choose, ondblclick: openSide}, cells);
+  cells[5].append(el('b'), el('span', {class: 'args'}));
+  $('#rows').append(element);
+  pool[slot] = {element, cells, row: null};
+  return pool[slot];
+}
+
+function paintTable() {
+  if (!state.session || state.view === 'graph') return;
+  const box = $('#table'), rows = shownRows(), fits = Math.ceil(box.clientHeight / ROW_HEIGHT) + 2;
+  $('#rows').style.height = `${rows.length * ROW_HEIGHT}px`;
+  box.setAttribute('aria-rowcount', rows.length + 1);
+  if (state.follow) box.scrollTop = rows.length * ROW_HEIGHT;
+  const first = Math.max(0, Math.min(Math.floor(box.scrollTop / ROW_HEIGHT), rows.length - fits + 1));
+  const span = axisSpan(), now = nowAt(state.session);
+  for (let slot = 0; slot < Math.max(fits, pool.length); slot++) {
+    const row = slot < fits ? rows[first + slot] : undefined;
+    paintRow(poolRow(slot), row, first + slot, span, now);
+  }
+  $('#nomatch').hidden = rows.length > 0 || !state.filter;
+  paintTail(rows);
+  paintActiveRow();
+}
+
+function paintTail(rows) {
+  const below = rows.length - Math.floor(($('#table').scrollTop + $('#table').clientHeight - 27) / ROW_HEIGHT);
+  $('#tail').hidden = state.follow || below < 2 || state.recorded;
+  setText($('#tail'), `${plural(Math.max(0, below), 'row')} below ↓`);
+}
+
+function paintActiveRow() {
+  const active = pool.find(slot => slot.row && slot.row === state.selected.row);
+  if (active) $('#table').setAttribute('aria-activedescendant', active.element.id);
+  else $('#table').removeAttribute('aria-activedescendant');
+}
+
+function paintRow(slot, row, position, span, now) {
+  slot.row = row;
+  slot.element.hidden = !row;
+  if (!row) return;
+  const status = rowStatus(row);
+  slot.element.style.top = `${position * ROW_HEIGHT}px`;
+  slot.element.id = `row-${row.index}`;
+  slot.element.className = rowLook(row, status);
+  slot.element.setAttribute('aria-rowindex', position + 2);
+  slot.element.setAttribute('aria-selected', String(state.selected.row === row));
+  fillCells(slot.cells, row, status, now);
+  paintBars(slot.cells[8], row, status, span, now);
+}
+
+function rowLook(row, status) {
+  const chosen = state.selected.row;
+  return looks({
+    row: true, [row.type]: true, held: status === 'held', failed: FAILED.has(status), quiet: QUIET.has(row.type),
+    selected: chosen === row, linked: chosen && chosen !== row && areLinked(row, chosen),
+  });
+}
+
+const QUIET = new Set(['answer', 'stderr', 'notification', 'end']);
+
+/** Whether two rows speak of the same call: request and answer, or a progress or cancel notification and its call. */
+function areLinked(row, other) {
+  const a = row.instance;
+  const b = other.instance;
+  if (!a || !b || isGroup(a.node) || isGroup(b.node)) return false;
+  return a === b || a.related === b.id || b.related === a.id;
+}
+
+const ARROWS = {'client->server': '→ server', 'server->client': '← client'};
+const ROW_WORDS = {stderr: 'stderr', noise: 'stdout', gap: 'gap', end: 'end'};
+
+function fillCells(cells, row, status, now) {
+  const {instance, type} = row, isCall = instance && (type === 'request' || type === 'answer');
+  setText(cells[0], row.n ? String(row.n) : '–');
+  setText(cells[1], (row.at / 1000).toFixed(3));
+  setText(cells[2], ARROWS[row.direction] || ROW_WORDS[type] || '');
+  setText(cells[3], isCall ? oneLine(instance.rpc ?? '', 40) : '');
+  setText(cells[4], isCall || type === 'notification' ? methodWord(row) : '');
+  setText(cells[5].firstChild, type === 'request' && isWork(instance.node) ? `${oneLine(instance.node.name, 120)} ` : '');
+  setText(cells[5].lastChild, snippet(row));
+  setSign(cells[6], status ?? '', status ? statusWord(status, instance, type) : '');
+  setText(cells[7], type === 'request' ? milliseconds(totalTime(instance, now)) : '');
+  setText(cells[9], rowBytes(row));
+}
+
+function methodWord({type, instance}) {
+  const method = oneLine(instance.method ?? instance.node.name, 80);
+  return type === 'answer' ? `↳ ${method}` : method;
+}
+
+const milliseconds = ms => (ms < 9.95 ? ms.toFixed(1) : grouped(ms));
+
+function rowBytes(row) {
+  row.size ??= sizeOf(row) ?? '';
+  return row.size === '' ? '' : grouped(row.size);
+}
+
+function sizeOf(row) {
+  if (row.type === 'noise') return row.instance.input?.bytes;
+  return row.type === 'stderr' ? utf8Length(row.text) : frameBytes(row.frame);
+}
+
+/** One line about what a frame says; made when the row comes in sight, kept on the row. */
+function snippet(row) {
+  if (row.text !== undefined) row.snippet ??= oneLine(row.text.trimEnd(), 200);
+  else if (row.frame !== undefined) row.snippet ??= frameSnippet(row, cut(frameText(row.frame) ?? '', 200000));
+  return row.snippet ?? (row.instance?.hidden.length ? 'hidden' : '');
+}
+
+const ANSWER_PLACES = [['error', 'message'], ['result', 'content', 0, 'text'], ['result', 'contents', 0, 'text'],
+  ['result', 'content', 'text'], ['result']];
+const REQUEST_PLACES = [['params', 'arguments'], ['params', 'message'], ['params', 'data'],
+  ['params', 'clientInfo', 'name'], ['params']];
+
+function frameSnippet(row, text) {
+  for (const place of row.type === 'answer' ? ANSWER_PLACES : REQUEST_PLACES) {
+    const found = textAt(text, ...place);
+    if (found === undefined) continue;
+    return oneLine(found.startsWith('"') ? cut(decoded(found), 400) : cut(found, 400).replace(/\s+/g, ' '), 200);
+  }
+  return '';
+}
+
+function paintBars(cell, row, status, span, now) {
+  const marks = row.type === 'request' ? stretches(row.instance, now) : [{from: row.at, to: row.at, tick: true}];
+  marks.splice(12); // a call held more often than that is no picture in a column
+  while (cell.children.length > marks.length) cell.lastChild.remove();
+  while (cell.children.length < marks.length) cell.append(el('i'));
+  marks.forEach((mark, i) => paintBar(cell.children[i], mark, span, FAILED.has(status)));
+  cell.dataset.off = marks.at(-1).to < span.from ? 'left' : marks[0].from > span.to ? 'right' : '';
+}
+
+function paintBar(bar, mark, span, failed) {
+  const place = at => ((at - span.from) / (span.to - span.from)) * 100;
+  const left = place(mark.from);
+  const right = place(mark.to);
+  bar.className = mark.tick ? 'tick' : mark.held ? 'is-held' : failed ? 'is-err' : '';
+  bar.hidden = right < 0 || left > 100;
+  bar.style.left = `${Math.max(-1, Math.min(99.4, left))}%`;
+  bar.style.width = mark.tick ? '' : `${Math.min(102, right) - Math.max(-1, left)}%`;
+}
+
+/** Scroll so that a row of the shown list is in sight. */
+function revealRow(row) {
+  const at = placeOf(row), box = $('#table'), top = at * ROW_HEIGHT, height = box.clientHeight - 27;
+  if (at < 0) return;
+  if (top < box.scrollTop) box.scrollTop = top;
+  else if (top + ROW_HEIGHT > box.scrollTop + height) box.scrollTop = top + ROW_HEIGHT - height;
+}
+
+function moveRow(by) {
+  const rows = shownRows(), at = placeOf(state.selected.row);
+  const from = at < 0 ? Math.floor($('#table').scrollTop / ROW_HEIGHT) - by : at;
+  const next = rows[Math.max(0, Math.min(rows.length - 1, from + by))];
+  if (!next) return;
+  state.follow = false;
+  selectRow(next);
+  revealRow(next);
+}
+
+/** Position of a row among those shown, -1 when it is not among them. */
+function placeOf(row) {
+  if (!row) return -1;
+  return state.visible ? state.visible.indexOf(row) : row.index - state.session.forgotten;
+}
+
+// ---- time axis ----------------------------------------------------------------------------------------------------
+
+/** The stretch of time shown by the waterfall, in ms since the run started. */
+function axisSpan() {
+  return state.axis || {from: 0, to: Math.max(1, nowAt(state.session))};
+}
+
+/** Narrow (factor < 1) or widen the axis around a moment: the given one, else the selected call, else the middle. */
+function zoom(factor, around = state.selected.row?.at) {
+  if (!state.session) return;
+  const {from, to} = axisSpan();
+  const whole = Math.max(1, nowAt(state.session));
+  const inside = around >= from && around <= to ? around : around === undefined ? (from + to) / 2 : null;
+  const width = Math.min(whole, Math.max(0.05, (to - from) * factor));
+  const wanted = inside === null ? around - width / 2 : inside - ((inside - from) * width) / (to - from);
+  const start = Math.max(0, Math.min(whole - width, wanted));
+  state.axis = width >= whole ? null : {from: start, to: start + width};
+  touch('table', 'axis');
+}
+
+/** Move a zoomed axis so that a moment is on it. */
+function panTo(at) {
+  if (!state.axis || (at >= state.axis.from && at <= state.axis.to)) return;
+  const width = state.axis.to - state.axis.from;
+  const start = Math.max(0, at - width / 4);
+  state.axis = {from: start, to: start + width};
+  touch('table', 'axis');
+}
+
+function zoomFit() {
+  state.axis = null;
+  touch('table', 'axis');
+}
+
+const STEPS = [1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800, 3600, 7200, 21600, 86400];
+
+/** Distance between two labels of the axis, in ms: a round number, with about 60 px for each label. */
+function tickStep(ms, width) {
+  const wanted = ms / 1000 / Math.max(1.5, width / 60);
+  if (wanted < 1) {
+    const power = 10 ** Math.floor(Math.log10(wanted));
+    return power * ([1, 2, 5].find(n => n * power >= wanted) || 10) * 1000;
+  }
+  return (STEPS.find(step => step >= wanted) || 86400) * 1000;
+}
+
+function tickWord(ms, step) {
+  if (step < 1000) return `${(ms / 1000).toFixed(Math.min(6, Math.ceil(-Math.log10(step / 1000))))} s`;
+  return step < 60000 && ms < 600000 ? `${Math.round(ms / 1000)} s` : minutes(ms);
+}
+
+function paintAxis() {
+  const s = state.session;
+  if (!s || state.view === 'graph') return;
+  const {from, to} = axisSpan(), width = $('.axis').clientWidth, step = tickStep(to - from, width), marks = [];
+  const end = from + (to - from) * (1 - 36 / Math.max(60, width));      // a label is about 36 px wide
+  for (let at = Math.ceil(from / step) * step; at < end && marks.length < 8; at += step) {
+    const mark = el('span', {}, tickWord(at, step));
+    mark.style.left = `${(at - from) / (to - from) * 100}%`;
+    marks.push(mark);
+  }
+  $('.axis').replaceChildren(...marks);
+  paintOverview(s);
+}
+
+/** Activity of the whole session: a column per pixel, its height by calls, failed and held time in their colours. */
+function paintOverview(s) {
+  const canvas = $('#overview canvas'), width = canvas.clientWidth, height = 37, ratio = devicePixelRatio || 1;
+  if (!width) return;
+  const context = canvas.getContext('2d'), whole = Math.max(1, nowAt(s)), place = at => at / whole * width;
+  const bins = binActivity(s, whole, width), most = Math.max(1, ...bins.calls), colours = canvasColours();
+  Object.assign(canvas, {width: width * ratio, height: height * ratio});
+  context.scale(ratio, ratio);
+  const {from, to} = state.axis ?? {};
+  context.fillStyle = colours.wash;
+  if (state.axis) context.fillRect(place(from), 0, Math.max(2, place(to) - place(from)), height);
+  for (let x = 0; x < width; x++) paintBin(context, x, height, bins, most, colours);
+  context.fillStyle = colours.accent;
+  if (state.axis) for (const edge of [from, to]) context.fillRect(place(edge), 0, 1, height);
+}
+
+/** The style's colours as a canvas wants them: only a real element resolves light-dark(). */
+function canvasColours() {
+  const probe = $('#live'), resolved = name => {
+    probe.style.color = `var(${name})`;
+    return getComputedStyle(probe).color;
+  };
+  return {accent: resolved('--accent'), err: resolved('--err'), hold: resolved('--hold-line'), faint: resolved('--faint'),
+    wash: resolved('--accent-bg')};
+}
+
+function paintBin(context, x, height, bins, most, colours) {
+  const draw = (colour, top, width, tall, alpha = 1) => {
+    context.fillStyle = colour;
+    context.globalAlpha = alpha;
+    context.fillRect(x, top, width, tall);
+  };
+  const calls = bins.calls[x] && 4 + (height - 10) * Math.log1p(bins.calls[x]) / Math.log1p(most);
+  if (calls) draw(colours.accent, height - calls - 1, 1, calls, 0.6);
+  else if (bins.other[x]) draw(colours.faint, height - 3, 1, 2);
+  if (bins.held[x] && x % 4 < 3) draw(colours.hold, 0, 1, 5);
+  if (bins.failed[x]) draw(colours.err, height - calls - 1, 2, Math.max(6, calls));
+  context.globalAlpha = 1;
+}
+
+function binActivity(s, whole, width) {
+  const bins = {calls: new Uint32Array(width), failed: new Uint8Array(width), held: new Uint8Array(width),
+    other: new Uint8Array(width)};
+  const now = nowAt(s), column = at => Math.max(0, Math.min(width - 1, Math.floor(at / whole * width)));
+  for (const {type, at, instance} of s.rows) {
+    const x = column(at);
+    if (type === 'noise' || (type === 'request' && FAILED.has(instance.status))) bins.failed[x] = 1;
+    if (type !== 'request') { bins.other[x] = 1; continue; }
+    const last = column(instance.end ?? (instance.status === 'running' ? now : at));
+    for (let i = x; i <= last; i++) bins.calls[i]++;
+    for (const hold of instance.holds) bins.held.fill(1, column(hold.from), column(hold.to ?? now) + 1);
+  }
+  return bins;
+}
+
+function wireOverview() {
+  const canvas = $('#overview canvas');
+  const at = event => (event.offsetX / canvas.clientWidth) * Math.max(1, nowAt(state.session));
+  let start = null;
+  canvas.addEventListener('pointerdown', event => {
+    if (state.session) {
+      start = at(event);
+      canvas.setPointerCapture(event.pointerId);
+    }
+  });
+  canvas.addEventListener('pointermove', event => {
+    if (start === null) return;
+    const [from, to] = [start, at(event)].sort((a, b) => a - b);
+    if (to - from > nowAt(state.session) / 500) {
+      state.axis = {from: Math.max(0, from), to: Math.min(nowAt(state.session), to)};
+      touch('table', 'axis');
+    }
+  });
+  canvas.addEventListener('pointerup', () => {
+    if (state.axis) revealTime(state.axis);
+    start = null;
+  });
+  canvas.addEventListener('dblclick', zoomFit);
+}
+
+/** Scroll the table to the first row of a stretch of time. */
+function revealTime({from}) {
+  const rows = shownRows();
+  let low = 0;
+  let high = rows.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (rows[middle].at < from) low = middle + 1;
+    else high = middle;
+  }
+  state.follow = false;
+  $('#table').scrollTop = low * ROW_HEIGHT;
+}
+
+// ---- inspector ----------------------------------------------------------------------------------------------------
+
+const TABS = [['answer', 'Answer', 'a'], ['request', 'Request', 'q'], ['wire', 'Wire', 'w'],
+    ['stderr', 'stderr', 't'], ['history', 'History', 'y']];
+let sideKey = '';
+
+function selectNode(node) {
+  state.selected = {node: node.id, instance: null, row: null};
+  $('#side').hidden = false;
+  touch('graph', 'table', 'side', 'layout');
+  writeHash();
+}
+
+function selectInstance(instance, reveal = false) {
+  if (!instance) return;
+  state.selected = {node: instance.node.id, instance, row: instance.row};
+  $('#side').hidden = false;
+  if (reveal && instance.row) {
+    state.follow = false;
+    revealRow(instance.row);
+  }
+  if (reveal) revealCard(instance.node.id);
+  touch('graph', 'table', 'side', 'layout');
+  writeHash();
+}
+
+function selectRow(row) {
+  if (!row) return;
+  state.selected = {node: row.type === 'stderr' || !row.instance ? null : row.instance.node.id,
+      instance: row.instance, row};
+  $('#side').hidden = false;
+  panTo(row.at);
+  touch('graph', 'table', 'side');
+  writeHash();
+}
+
+function deselect() {
+  state.selected = {node: null, instance: null, row: null};
+  $('#side').hidden = true;
+  touch('graph', 'table', 'side', 'layout');
+  writeHash();
+}
+
+/** Scroll the graph, not the page, so that a card is in sight. */
+function revealCard(id) {
+  const box = $('#graph');
+  const place = cards.get(id)?.place;
+  const bottom = place && place.y + place.h;
+  if (!place) return;
+  if (place.y < box.scrollTop) box.scrollTop = place.y - 12;
+  else if (bottom > box.scrollTop + box.clientHeight) box.scrollTop = bottom + 16 - box.clientHeight;
+}
+
+const openSide = () => {
+  $('#side').hidden = false;
+  $('#detail').focus();
+};
+
+/** The instance the inspector shows: the chosen one, else the newest of the chosen node. */
+const shownInstance = () => state.selected.instance ?? state.session?.nodes.get(state.selected.node)?.last ?? null;
+
+function paintSide() {
+  const s = state.session;
+  const instance = shownInstance();
+  const row = state.selected.row;
+  if (!s || (!instance && !row)) {
+    $('#side').hidden = true;
+    sideKey = '';
+    return;
+  }
+  $('#side').hidden = false;
+  paintSideHead(instance, row);
+  paintFacts();
+  const tab = tabToShow(instance, row);
+  const node = instance?.node;
+  const key = JSON.stringify([s.run.run, instance?.id, row?.index, tab, instance?.version,
+      tab === 'history' ? node?.instances.length : 0, tab === 'stderr' || isGroup(node ?? {}) ? s.stderr.length : 0]);
+  if (key === sideKey) return;
+  const keep = sideKey && JSON.parse(sideKey).slice(0, 4).join() === JSON.parse(key).slice(0, 4).join()
+      ? $('#detail').scrollTop : 0;
+  sideKey = key;
+  paintTabs(instance, row, tab);
+  $('#detail').replaceChildren(...DETAILS[tab](instance, row).filter(Boolean));
+  $('#detail').scrollTop = keep;
+}
+
+/** The tab last chosen, where it exists; while there is no answer yet, the request says more. */
+function tabToShow(instance, row) {
+  const tabs = tabsFor(instance, row);
+  const tab = tabs.includes(state.tab) ? state.tab : tabs[0];
+  return tab === 'answer' && !isGroup(instance.node) && !instance.answer && !instance.errors.length
+      && state.tabOf !== instance.id ? 'request' : tab;
+}
+
+function tabsFor(instance, row) {
+  if (!instance) return ['stderr'];
+  if (row?.type === 'stderr') return ['stderr', 'history'];
+  if (instance.node.id === 'mcp:session') return ['answer', 'request', 'stderr'];
+  if (instance.node.id === 'mcp:protocol') return ['history', 'answer'];
+  if (row?.type === 'noise' || instance.node.id === 'mcp:stdout-noise') return ['request', 'stderr', 'history'];
+  return instance.notification ? ['request', 'wire', 'stderr', 'history']
+      : ['answer', 'request', 'wire', 'stderr', 'history'];
+}
+
+function paintTabs(instance, row, tab) {
+  const words = {answer: instance?.node.id === 'mcp:session' ? 'End' : isGroup(instance?.node ?? {}) ? 'Totals'
+      : 'Answer', request: instance?.node.id === 'mcp:session' ? 'Command' : instance?.notification ? 'Message'
+      : row?.type === 'noise' ? 'Line' : 'Request'};
+  $('.tabs').replaceChildren(
+    ...TABS.filter(([id]) => tabsFor(instance, row).includes(id)).map(([id, word]) =>
+      el(
+        'button',
+        {
+          role: 'tab',
+          id: `tab-${id}`,
+          'aria-selected': String(id === tab),
+          'aria-controls': 'detail',
+          tabindex: id === tab ? '0' : '-1',
+          onclick: () => chooseTab(id),
+          onkeydown: event => {
+            if (event.key === 'ArrowRight' || event.key === 'ArrowLeft') turnTab(event, tabsFor(instance, row), id);
+          }
+        },
+        words[id] ?? word
+      )
+    )
+  );
+  $('#detail').setAttribute('aria-labelledby', `tab-${tab}`);
+}
+
+function turnTab(event, tabs, id) {
+  event.stopPropagation();
+  const next = tabs[(tabs.indexOf(id) + (event.key === 'ArrowRight' ? 1 : tabs.length - 1)) % tabs.length];
+  chooseTab(next);
+  paintSide();
+  $(`#tab-${next}`)?.focus();
+}
+
+function chooseTab(id) {
+  state.tab = id;
+  state.tabOf = shownInstance()?.id;
+  touch('side');
+}
+
+function paintSideHead(instance, row) {
+  const {title, subtitle, status, word, tags} = instance && row?.type !== 'stderr' ? headOf(instance)
+      : headOfRow(row);
+  const key = JSON.stringify([title, subtitle, status, word, instance?.version]);
+  const head = $('#side .head');
+  if (head.dataset.key === key) return;
+  head.dataset.key = key;
+  const close = el('button', {class: 'quiet', 'aria-label': 'Close the inspector', title: 'Close (Esc)',
+      onclick: deselect}, icon('close'));
+  head.replaceChildren(el('div', {}, el('span', {class: 'title'}, title), status ? sign(status, word) : '', close),
+      el('div', {class: 'tags'}, el('span', {class: 'soft'}, oneLine(subtitle, 120)), tags));
+}
+
+const headOfRow = row => ({title: ROW_WORDS[row.type], subtitle: `at ${(row.at / 1000).toFixed(3)} s`, tags: []});
+
+function headOf(instance) {
+  const node = instance.node;
+  const title = oneLine(node.name, 300);
+  if (isGroup(node)) {
+    const status = nodeStatus(node);
+    return {title, subtitle: node.id, status, word: cardWord(node, status), tags: marks(instance)};
+  }
+  const status = statusOf(instance);
+  const word = statusWord(status, instance, node.id === 'mcp:stdout-noise' ? 'noise' : '');
+  const number = node.instances.indexOf(instance) + 1 + node.count - node.instances.length;
+  const what = `${instance.notification ? 'message' : 'call'} ${grouped(number)} of ${grouped(node.count)}`;
+  return {title, subtitle: `${kindWord(node)} · ${what} · ${instance.id}`, status, word, tags: marks(instance)};
+}
+
+function marks(instance) {
+  const tag = (word, look = '') => el('span', {class: `tag ${look}`}, word), {retries} = instance;
+  return [
+    instance.injected && tag('injected', 'is-run'),
+    instance.edited && tag('edited', 'is-run'),
+    retries > 0 && tag(retries === 1 ? '1 retry' : `${retries} retries`, 'is-run'),
+    instance.batched && tag('batched'),
+    instance.flaw && tag(oneLine(instance.flaw, 80), 'is-held'),
+    ...instance.hidden.map(what => tag(`${what} hidden`)),
+    instance.related && tag(`about ${instance.related}`),
+  ].filter(Boolean);
+}
+
+const DETAILS = {                    // tab -> (instance, row) -> elements
+  answer: instance => isGroup(instance.node) ? groupAnswer(instance) : answerDetail(instance),
+  request: instance => instance.input !== undefined ? inputDetail(instance) : requestDetail(instance),
+  wire: wireDetail,
+  stderr: stderrDetail,
+  history: instance => instance.node.id === 'mcp:protocol' ? protocolDetail(instance) : [instanceList(instance)],
+};
+
+function groupAnswer(instance) {
+  if (instance.output === undefined) return [el('p', {class: 'note'}, 'Still running.'), ...errorNotes(instance)];
+  return [...errorNotes(instance), jsonView('', JSON.stringify(instance.output))];
+}
+
+const errorNotes = instance => instance.errors.map(error => el('p', {class: 'note is-err'},
+  el('b', {}, oneLine(error.name, 80)), ': ', el('span', {class: 'mono'}, seen(cut(error.message ?? '', 40000)))));
+
+function answerDetail(instance) {
+  const held = heldNote(instance);
+  const shown = state.selected.row?.type === 'answer' ? state.selected.row : instance.answer;
+  if (!shown) return [held, ...errorNotes(instance), el('p', {class: 'note'}, noAnswer(instance))];
+  const make = frame => payload(frame, ['result'], 'Result', instance) ?? payload(frame, ['error'], 'Error', instance);
+  return [held, instance.injected && el('p', {class: 'note'}, 'This answer was injected from the debugger.'), later(shown, make)];
+}
+
+function heldNote(instance) {
+  const hold = instance.held && isLive(state.session.run) ? instance.held : null;
+  if (!hold) return null;
+  const where = {before: 'before it is delivered', after: 'after it was answered', error: 'as it failed'}[hold.point];
+  return el('div', {class: 'note is-held'}, `Held ${where}: ${holdReason({...hold, frame: instance.answer?.frame})}.`,
+      hold.loop?.instances ? loopEvidence(hold.loop) : null);
+}
+
+function noAnswer(instance) {
+  const status = statusOf(instance);
+  if (instance.hidden.includes('output') && status !== 'held') return 'The answer is hidden by the relay.';
+  return NO_ANSWER[status] ?? 'No answer was recorded.';
+}
+
+const NO_ANSWER = {
+  held: 'No answer yet.',
+  running: 'No answer yet.',
+  unanswered: 'The server ended without answering.',
+  cancelled: 'It was cancelled; no answer was delivered.',
+  abandoned: 'The relay vanished before an answer came.',
+};
+
+function loopEvidence(loop) {
+  const visit = id => el('button', {onclick: () => selectInstance(state.session.instances.get(id), true)}, oneLine(id, 20));
+  return el('div', {class: 'bar'}, el('span', {class: 'soft'}, 'the same calls:'), loop.instances.slice(-12).map(visit));
+}
+
+function inputDetail({input}) {
+  const record = jsonView(input?.text === undefined ? '' : 'Record', JSON.stringify(input));
+  if (typeof input?.text !== 'string') return [record];
+  const hint = input.hint ? seen(input.hint) : 'This line on stdout is not JSON-RPC.';
+  return [el('p', {class: 'note'}, hint), el('pre', {class: 'text'}, seen(input.text)), record];
+}
+
+function requestDetail(instance) {
+  if (instance.hidden.includes('input')) return [el('p', {class: 'note'}, 'The request is hidden by the relay.')];
+  const edited = instance.editedArguments, title = edited === undefined ? 'Parameters' : 'Asked for';
+  const asked = later(instance.row, frame => payload(frame, ['params'], title, instance));
+  return [heldNote(instance), asked, edited !== undefined && jsonView('Ran with these arguments', edited)];
+}
+
+/** What a frame carries at a path, as a tree; undefined when there is nothing at that path. */
+function payload(frame, path, title, instance) {
+  const gone = instance.hidden.length ? 'Hidden by the relay.' : 'The text is no longer kept.';
+  if (frame === undefined || frame === null) return el('p', {class: 'note'}, gone);
+  const text = frameText(frame), problem = jsonProblem(text);
+  if (typeof frame === 'object' || problem) return brokenFrame(frame, text, problem);
+  const part = textAt(text, ...path);
+  if (part !== undefined) return jsonView(title, part);
+  return path[0] === 'result' ? undefined : jsonView('Message', text);
+}
+
+function brokenFrame(frame, text, problem) {
+  return el('div', {}, el('p', {class: 'note is-err'}, brokenWord(frame, problem)), longText(text));
+}
+
+function brokenWord(frame, problem) {
+  if (frame.truncated) return `The record holds the first part of ${bytes(frame.bytes)}; the wire carried all of it.`;
+  if (frame.base64 !== undefined) return 'Not valid UTF-8; shown with replacement characters.';
+  return `Not valid JSON: ${problem.message} (line ${problem.line}, column ${problem.column}).`;
+}
+
+/** An element that fills itself with what `make` makes of a row's frame, at once or after fetching it. */
+function later(row, make) {
+  if (!row) return el('p', {class: 'note'}, 'Nothing was recorded.');
+  if (row.frame !== undefined || !row.away) return make(row.frame);
+  const place = el('div', {}, el('p', {class: 'note'}, 'Fetching…'));
+  frameOf(row).then(frame => place.replaceChildren(make(frame)));
+  return place;
+}
+
+function wireDetail(instance) {
+  const rows = state.session.rows.filter(row => row.instance === instance && row.type !== 'stderr').slice(-20);
+  return rows.map(row => later(row, frame => wireBlock(row, frame)));
+}
+
+function wireBlock(row, frame) {
+  const text = frameText(frame);
+  const what = `frame ${row.n}`;
+  if (text === undefined) return el('p', {class: 'note'}, `${what}: hidden or no longer kept`);
+  const words = [`${what} ${ARROWS[row.direction] || ''}`, bytes(frameBytes(frame)), frame.truncated && 'cut here',
+      ['dropped', 'late'].includes(row.status) && row.status];
+  return el('div', {}, el('div', {class: 'bar'}, el('h3', {}, words.filter(Boolean).join(' · ')),
+      el('button', {class: 'quiet', onclick: () => copy(text, what)}, 'Copy')), longText(text));
+}
+
+/** Text of any length: its start, and a button for the rest. */
+function longText(text) {
+  const box = el('pre', {class: 'text'}, seen(cut(text, TEXT_STEP)));
+  if (text.length <= TEXT_STEP) return box;
+  const all = el('button', {}, `Show all ${grouped(text.length)} characters`);
+  all.addEventListener('click', () => {
+    box.textContent = seen(text);
+    all.remove();
+  });
+  return el('div', {}, box, all);
+}
+
+/** Lines of stderr around the selected moment; those inside the call are marked. */
+function stderrDetail(instance, row) {
+  const s = state.session, call = instance && !isGroup(instance.node) ? instance : null;
+  const from = call ? call.at : row?.at ?? 0, to = call ? call.end ?? nowAt(s) : row?.at ?? Infinity;
+  const lines = s.stderr.filter(line => line.at >= from - 2000 && line.at <= to + 2000).slice(-LINES_SHOWN);
+  if (!lines.length) return [el('p', {class: 'note'}, `The server wrote nothing to stderr${call ? ' around this call' : ''}.`)];
+  const isInside = line => call && line.at >= from && line.at <= to;
+  return [el('p', {class: 'soft'}, stderrTitle(call, row, lines.length)),
+    el('div', {class: 'lines'}, lines.flatMap(line => stderrLine(line, isInside(line)))),
+    el('button', {class: 'quiet', onclick: () => copy(lines.map(line => line.text).join(''), 'stderr')}, 'Copy')];
+}
+
+function stderrTitle(call, row, count) {
+  if (call) return 'From two seconds before this call to two after; a bar marks what fell inside it:';
+  return row ? 'Around this moment:' : `Newest ${plural(count, 'piece')}:`;
+}
+
+function stderrLine(line, isInside) {
+  const text = seen(cut(line.text.trimEnd(), 8000));
+  return [el('span', {}, (line.at / 1000).toFixed(3)), el('span', {class: isInside ? 'inside' : ''}, text)];
+}
+
+function instanceList(instance) {
+  const all = instance.node.instances, list = el('ol', {class: 'instances'});
+  const more = count => el('button', {onclick: () => fill(count + 500)}, `${plural(all.length - count, 'older call')}…`);
+  const fill = count => {
+    list.replaceChildren(...all.slice(-count).reverse().map(instanceButton));
+    if (all.length > count) list.append(el('li', {}, more(count)));
+  };
+  fill(100);
+  return list;
+}
+
+function instanceButton(instance) {
+  const status = statusOf(instance), current = String(instance === shownInstance());
+  return el('li', {}, el('button', {'aria-current': current, onclick: () => selectInstance(instance, true)},
+    el('span', {}, `${(instance.at / 1000).toFixed(3)} s`),
+    sign(status, statusWord(status, instance)),
+    el('span', {class: 'soft'}, instance.row ? snippet(instance.row) : ''),
+    el('span', {}, duration(instance.took))));
+}
+
+function protocolDetail({input}) {
+  const list = el('ol', {class: 'instances'}, childrenOf('mcp:protocol').map(protocolItem));
+  return [list, input?.about && el('p', {class: 'soft'}, seen(input.about))];
+}
+
+function protocolItem(node) {
+  const visit = () => {
+    state.unfolded = true;
+    selectNode(node);
+  };
+  return el('li', {}, el('button', {onclick: visit},
+    el('span', {}, plural(node.count, 'time')),
+    sign(nodeStatus(node), node.errors ? `${node.errors} failed` : undefined),
+    el('span', {}, oneLine(node.name, 80)),
+    el('span', {}, duration(node.last?.took))));
+}
+
+/** Durations, ids and marks below the tabs; repainted by the ticking clock, so it touches text only. */
+function paintFacts() {
+  const box = $('#facts'), instance = shownInstance(), s = state.session;
+  box.hidden = !s || !instance || state.selected.row?.type === 'stderr';
+  if (box.hidden) return;
+  const facts = factsOf(instance, s), names = facts.map(([name]) => name);
+  const key = JSON.stringify([names, instance.id, s.run.run, state.breakpoints]);
+  if (box.dataset.key === key) {
+    const values = $$('.facts dd');
+    facts.forEach(([, value], i) => setText(values[i], value));
+    return;
+  }
+  box.dataset.key = key;
+  const items = facts.flatMap(([name, value]) => [el('dt', {}, name), el('dd', {class: name === 'error' ? 'is-err' : ''}, value)]);
+  box.replaceChildren(el('dl', {class: 'facts'}, items), factButtons(instance));
+}
+
+function factsOf(instance, s) {
+  if (isGroup(instance.node)) return groupFacts(s);
+  const {answer} = instance, error = instance.errors.at(-1), hold = instance.holds.at(-1);
+  const size = answer?.frame === undefined ? '' : `, ${bytes(frameBytes(answer.frame))}`;
+  return [
+    ...timeFacts(instance, s),
+    ['started', `${(instance.at / 1000).toFixed(3)} s · ${new Date(instance.ts).toLocaleTimeString()}`],
+    (instance.rpc ?? false) && ['id', seen(instance.rpc)],
+    ['node', seen(cut(instance.node.id, 300))],
+    answer && ['answer', `frame ${answer.n}${size}`],
+    hold && hold.to !== null && ['released', `${hold.action} by ${hold.by === 'page' ? 'the page' : whoReleased(hold.by)}`],
+    instance.retries > 0 && ['retries', String(instance.retries)],
+    error && ['error', `${seen(error.name)}: ${seen(cut(error.message ?? '', 600))}`],
+  ].filter(Boolean);
+}
+
+const whoReleased = by => RELEASED_BY[by] ?? seen(by ?? 'somebody');
+
+function groupFacts(s) {
+  const facts = [['since', s.started ? new Date(s.started).toLocaleString() : '–'], ['run', s.run.run]];
+  if (s.pid) facts.push(['relay', `pid ${s.pid}, version ${seen(s.version ?? '?')}`]);
+  return facts;
+}
+
+function timeFacts(instance, s) {
+  if (instance.notification || instance.node.id === 'mcp:stdout-noise') return [];
+  const now = nowAt(s), held = heldTime(instance, now), total = totalTime(instance, now);
+  const ran = Math.max(0, total - held);
+  return [['total', duration(total)], ['held', held ? duration(held) : '–'], ['ran', duration(ran)]];
+}
+
+function factButtons({node, row}) {
+  const stop = point => el('button', {'aria-pressed': String(!!findBreakpoint(nodeBreakpoint(node, point))),
+    onclick: () => toggleStop(node, point)}, `Break ${point}`);
+  const hasFrame = row && node.id !== 'mcp:stdout-noise';
+  return el('div', {class: 'acts'},
+    isBreakable(node) && !state.recorded && [stop('before'), stop('after')],
+    hasFrame && el('button', {onclick: () => copyFrame(row)}, 'Copy frame'),
+    !state.recorded && el('button', {onclick: copyLink}, 'Link'));
+}
+
+async function copyFrame(request) {
+  const row = state.selected.row?.frame !== undefined ? state.selected.row : request;
+  const text = frameText(await frameOf(row));
+  if (text === undefined) notice('This frame is hidden or no longer kept.');
+  else copy(text, `frame ${row.n}`);
+}
+
+// ---- JSON tree ----------------------------------------------------------------------------------------------------
+// Members become elements when their parent is opened, a step at a time: deep and huge values cost what is looked at.
+
+function jsonView(title, text) {
+  const problem = jsonProblem(text);
+  const value = text.trim();
+  if (problem) return el('div', {}, el('p', {class: 'note is-err'}, `Not valid JSON: ${problem.message}.`),
+      longText(text));
+  const tree = el('div', {class: 'tree', role: 'group', 'aria-label': title || 'JSON', tabindex: '0'});
+  const budget = {rows: TREE_ROWS};
+  tree.append(treeNode(null, value, '', 0));
+  openSome(tree, budget);
+  const folds = kindOfJson(value) === 'object' || kindOfJson(value) === 'array'
+      ? [el('button', {class: 'quiet', onclick: () => openSome(tree, {rows: 2000})}, 'Open all'),
+      el('button', {class: 'quiet', onclick: () => foldAll(tree)}, 'Fold')] : [];
+  return el('div', {}, el('div', {class: 'bar'}, el('h3', {}, title), folds,
+      el('button', {class: 'quiet', onclick: () => copy(value, title ? title.toLowerCase() : 'JSON')}, 'Copy')),
+      tree);
+}
+
+const foldAll = tree => {
+  for (const branch of tree.querySelectorAll('details')) branch.open = false;
+};
+
+/** Open branches level by level while the budget of rows lasts. */
+function openSome(tree, budget) {
+  const queue = [...tree.querySelectorAll('details')];
+  while (queue.length && budget.rows > 0) {
+    const branch = queue.shift();
+    if (branch.firstChild.nextSibling.childElementCount === 0) branch.fill();
+    branch.open = true;
+    budget.rows -= branch.children[1].childElementCount;
+    queue.push(...[...branch.children[1].children].flatMap(child => (child.matches('details') ? [child] : [])));
+  }
+}
+
+function treeNode(key, text, comma, depth) {
+  const kind = kindOfJson(text);
+  if (kind === 'object' || kind === 'array') return treeBranch(key, text, comma, depth);
+  return el('div', {class: 'leaf'}, keyLabel(key), kind === 'string' ? stringLeaf(text) : el('span',
+      {class: kind === 'number' ? 'number' : 'word'}, cut(text, 4000)), comma);
+}
+
+const keyLabel = key => (key === null ? [] : [el('span', {class: 'key'}, seen(cut(key, 500))), ': ']);
+
+function treeBranch(key, text, comma, depth) {
+  const open = text[0];
+  const close = CLOSER[open];
+  if (text[skipBlanks(text, 1)] === close) return el('div', {class: 'leaf'}, keyLabel(key), open + close + comma);
+  const kids = el('div', {class: `kids ${depth > 14 ? 'flat' : ''}`});
+  const branch = el('details', {}, el('summary', {}, keyLabel(key), open,
+      el('span', {class: 'peek'}, ` ${sizeWord(text)} `, close, comma)), kids,
+      el('div', {class: 'close'}, close + comma));
+  branch.fill = () => {
+    fillKids(kids, membersOf(text, 0), text, depth, new Set());
+  };
+  branch.addEventListener('toggle', () => {
+    if (branch.open && !kids.childElementCount) branch.fill();
+  });
+  return branch;
+}
+
+/** "3 keys", or the size where counting would mean reading a huge value. */
+function sizeWord(text) {
+  if (text.length > 200000) return bytes(text.length);
+  let count = 0;
+  for (const member of membersOf(text, 0)) count += member.end > 0 ? 1 : 0;
+  return plural(count, text[0] === '{' ? 'key' : 'item');
+}
+
+/** Show the next members of a container; "more" goes on where the generator stopped. */
+function fillKids(kids, members, text, depth, keys) {
+  let shown = 0;
+  for (let step = members.next(); !step.done; step = members.next()) {
+    const {key, start, end} = step.value;
+    const last = text[skipBlanks(text, end)] !== ',';
+    const node = treeNode(key, text.slice(start, end), last ? '' : ',', depth + 1);
+    if (key !== null && keys.has(key)) (node.firstChild.matches?.('summary') ? node.firstChild
+        : node).append(el('span', {class: 'twice'}, 'doubled key'));
+    if (key !== null) keys.add(key);
+    kids.append(node);
+    if (!last && ++shown >= TREE_STEP) {
+      const more = el(
+        'button',
+        {
+          class: 'quiet',
+          onclick: () => {
+            more.remove();
+            fillKids(kids, members, text, depth, keys);
+          }
+        },
+        `${TREE_STEP} more…`
+      );
+      kids.append(more);
+      return;
+    }
+  }
+}
+
+/** A string, decoded; long ones are cut with a button, and text that is itself JSON can be opened as such. */
+function stringLeaf(text) {
+  const value = decoded(text);
+  const box = el('span', {class: 'string'}, `"${seen(cut(value, 2000))}"`);
+  const out = [box];
+  if (value.length > 2000) {
+    const all = el(
+      'button',
+      {
+        class: 'quiet',
+        onclick: () => {
+          box.textContent = `"${seen(value)}"`;
+          all.remove();
+        }
+      },
+      `all ${grouped(value.length)} characters`
+    );
+    out.push(all);
+  }
+  if (/^\s*[[{]/.test(value) && value.length < 500000 && !jsonProblem(value)) {
+    const inner = el(
+      'button',
+      {
+        class: 'quiet',
+        onclick: () => {
+          inner.replaceWith(jsonView('The text as JSON', value));
+        }
+      },
+      'as JSON'
+    );
+    out.push(inner);
+  }
+  return out;
+}
+
+// ---- editor: inject a value, edit arguments -----------------------------------------------------------------------
+
+const heldRequest = hold =>
+    frameText(hold.point === 'before' ? (hold.frame ?? state.session?.instances.get(hold.instance)?.row?.frame)
+    : (hold.request ?? state.session?.instances.get(hold.instance)?.row?.frame)) ?? '';
+const tidied = text => (jsonProblem(text) ? text : pretty(text));
+const isMessage = hold => hold.id === undefined || hold.id === null;
+
+function openEditor(kind, hold) {
+  if (kind === 'edit' && !hold.editable) return;
+  const starts = kind === 'inject' ? injectStarts(hold) : editStarts(hold);
+  state.editor = {kind, hold, live: kind === 'edit' ? starts[0][1] : null};
+  $('#editortitle').textContent = kind === 'inject' ? (isMessage(hold)
+      ? `Send another message instead of ${holdName(hold)}` : `Answer ${holdName(hold)} with a value`)
+      : `Edit the arguments of ${holdName(hold)}`;
+  $('#editorhint').textContent = kind === 'inject' ? injectHint(hold) : hold.point === 'before'
+      ? 'The server gets these arguments; every other byte of the request stays.'
+      : 'The answer is dropped and the request sent again with these arguments.';
+  $('#editorstarts').replaceChildren(...(starts.length > 1 ? [el('span', {class: 'soft'}, 'start from'),
+      ...starts.map(([word, text]) => el('button', {type: 'button', onclick: () => fillEditor(text)}, word))] : []));
+  $('#editorrefused').hidden = true;
+  fillEditor(starts[0][1]);
+  if (!$('#editor').open) $('#editor').showModal();
+  $('#editortext').focus();
+  $('#editortext').setSelectionRange(0, 0);
+}
+
+function fillEditor(text) {
+  $('#editortext').value = text;
+  checkEditor();
+}
+
+/** Texts an injection can start from, the likeliest first: [label, JSON text]. */
+function injectStarts(hold) {
+  const request = heldRequest(hold);
+  if (isMessage(hold)) return [['the message', tidied(request)]];
+  const answer = hold.point === 'before' ? lastAnswer(hold) : (frameText(hold.frame) ?? '');
+  const starts = [];
+  const result = textAt(answer, 'result');
+  const asked = textAt(request, 'params', 'arguments') ?? textAt(request, 'params');
+  const whose = hold.point === 'before' ? 'the last answer' : 'the recorded answer';
+  if (result !== undefined) starts.push([whose, tidied(result)]);
+  else if (textAt(answer, 'error') !== undefined) starts.push(['the recorded answer', tidied(answer)]);
+  if (asked !== undefined) starts.push(['the request', tidied(asked)]);
+  const error = `{"jsonrpc":"2.0","id":${hold.id},"error":{"code":-32000,"message":"injected failure"}}`;
+  return [...starts, ['text', '"text"'], ['an error', tidied(error)]];
+}
+
+/** The newest answer to another call of the same node, as a model for an answer that does not exist yet. */
+function lastAnswer(hold) {
+  const s = state.session;
+  if (s?.run.run !== hold.run) return '';
+  const others = s.nodes.get(hold.node)?.instances.filter(other => other.id !== hold.instance && other.status === 'ok'
+      && other.answer?.frame !== undefined) ?? [];
+  return frameText(others.at(-1)?.answer.frame) ?? '';
+}
+
+function injectHint(hold) {
+  const to = receiver(hold);
+  const from = hold.direction === 'client->server' ? 'client' : 'server';
+  if (isMessage(hold)) return `Your JSON object goes to the ${to} in place of the held message.`;
+  if (hold.point !== 'before') return `The ${to} gets this in place of the real answer.`;
+  return `The ${to} never sees the request; the ${from} gets this as its answer.`;
+}
+
+function editStarts(hold) {
+  const live = textAt(heldRequest(hold), 'params', 'arguments');
+  return [['the live arguments', live === undefined ? '{}' : tidied(live)]];
+}
+
+const LIFTS = {                      // method -> [key that means "already shaped", what a bare value becomes]
+  'tools/call': ['content', 'a tool result with one text block'],
+      'resources/read': ['contents', 'resource contents with one text'],
+  'prompts/get': ['messages', 'a prompt with one user message'],
+      'sampling/createMessage': ['content', 'an assistant message'],
+};
+
+/** How the relay will lift an injected value, in words: `text` is valid JSON. Source: spec/relay.md section 11. */
+function liftWords(hold, text) {
+  const kind = kindOfJson(text);
+  const lift = LIFTS[hold.method];
+  if (isMessage(hold)) return kind === 'object' ? 'sent as the whole message' : null;
+  if (kind === 'object' && textAt(text,
+      'jsonrpc')?.startsWith('"')) return 'a whole JSON-RPC frame: sent as it is, with the request’s own id';
+  if (!lift) return 'sent unchanged as the result';
+  const shaped = kind === 'object'
+      && (isList(text, lift[0]) || (hold.method === 'tools/call' && textAt(text, 'structuredContent') !== undefined)
+      || (hold.method === 'sampling/createMessage' && textAt(text, 'content') !== undefined));
+  if (shaped) return 'already shaped like a result: sent as it is';
+  const how = kind === 'string' ? 'holding your text' : 'holding your JSON';
+  const twin = kind === 'object' && hold.method === 'tools/call' ? ', and structuredContent with your object' : '';
+  return `lifted into ${lift[1]} ${how}${twin}`;
+}
+
+const isList = (text, key) => textAt(text, key)?.startsWith('[') ?? false;
+
+/** Top-level differences between two JSON objects: [word, key], compared by their exact text. */
+function argumentChanges(before, after) {
+  const read = text => new Map([...membersOf(text, skipBlanks(text, 0))].map(member =>
+      [decoded(member.key), compact(text.slice(member.start, member.end))]));
+  const old = read(before);
+  const fresh = read(after);
+  const changes = [];
+  for (const [key, value] of fresh)
+    if (!old.has(key)) changes.push(['added', key]);
+    else if (old.get(key) !== value) changes.push(['changed', key]);
+  for (const key of old.keys()) if (!fresh.has(key)) changes.push(['removed', key]);
+  return changes;
+}
+
+/** Check the text in the editor: verdict, preview, and whether it can be sent. */
+function checkEditor() {
+  const {kind, hold, live} = state.editor;
+  const text = $('#editortext').value;
+  const problem = jsonProblem(text);
+  $('#editorrefused').hidden = true;
+  if (problem) {
+    setVerdict(`Line ${problem.line}, column ${problem.column}: ${problem.message}.`, false);
+    return;
+  }
+  if (kind === 'inject') {
+    const words = liftWords(hold, text);
+    setVerdict(words ? `Valid JSON: ${words}.` : 'A message must be a JSON object.', !!words, 'Inject');
+    return;
+  }
+  if (kindOfJson(text) !== 'object') {
+    setVerdict('Arguments must be a JSON object.', false, 'Run');
+    return;
+  }
+  checkEdit(hold, argumentChanges(live, text));
+}
+
+function checkEdit(hold, changes) {
+  const verb = hold.point === 'before' ? 'Run' : 'Retry';
+  const list = changes.map(([word, key]) => `${word} ${oneLine(key, 60)}`).join(' · ');
+  setVerdict(changes.length ? `${list[0].toUpperCase()}${list.slice(1)}` : 'Nothing changed yet.', changes.length > 0,
+      changes.length ? `${verb} with ${plural(changes.length, 'change')}` : verb);
+}
+
+function setVerdict(text, good, label) {
+  $('#editorverdict').className = `verdict ${good ? 'is-ok' : text === 'Nothing changed yet.' ? 'soft' : 'is-err'}`;
+  $('#editorverdict').textContent = seen(text);
+  $('#editorsend').disabled = !good || state.editor.gone;
+  if (label) $('#editorsend').textContent = label;
+  $('#editortidy').disabled = !!jsonProblem($('#editortext').value);
+}
+
+/** The hold went away while its editor was open: say who took it, keep the text. */
+function editorLostHold() {
+  state.editor.gone = true;
+  $('#editorrefused').textContent = 'Somebody else released this call. Your text stays here until you close this.';
+  $('#editorrefused').hidden = false;
+  $('#editorsend').disabled = true;
+}
+
+async function sendEditor() {
+  const editor = state.editor;
+  if (!editor || $('#editorsend').disabled) return;
+  const text = $('#editortext').value;
+  const action = editor.kind === 'inject' ? 'inject' : editor.hold.point === 'before' ? 'continue' : 'retry';
+  $('#editorsend').disabled = true;
+  state.editor = null; // else the release of this very hold would count as somebody else's
+  const refusal = await release(editor.hold,
+      {action, [editor.kind === 'inject' ? 'valueText' : 'argumentsText']: compact(text)});
+  if (refusal === null) {
+    $('#editor').close();
+    return;
+  }
+  state.editor = editor;
+  $('#editorsend').disabled = false;
+  $('#editorrefused').textContent = `Refused, still held: ${seen(refusal)}`;
+  $('#editorrefused').hidden = false;
+}
+
+function wireEditor() {
+  $('#editortext').addEventListener('input', checkEditor);
+  $('#editortext').addEventListener('keydown', event => {
+    if (event.key === 'Enter' && (event.ctrlKey || event.metaKey)) sendEditor();
+  });
+  $('#editorsend').addEventListener('click', sendEditor);
+  $('#editorcancel').addEventListener('click', () => $('#editor').close());
+  $('#editortidy').addEventListener('click', () => fillEditor(pretty($('#editortext').value)));
+  $('#editor').addEventListener('close', () => {
+    state.editor = null;
+  });
+}
+
+// ---- keys and links -----------------------------------------------------------------------------------------------
+
+function setView(view) {
+  state.view = view;
+  $('main').dataset.view = view;
+  for (const button of $$('header [data-view]')) button.setAttribute('aria-pressed',
+      String(button.dataset.view === view));
+  touch('layout', 'table', 'axis');
+}
+
+function toggleErrors() {
+  state.errorsOnly = !state.errorsOnly;
+  $('#errorsonly').setAttribute('aria-pressed', String(state.errorsOnly));
+  setFilter();
+}
+
+function cycleTheme() {
+  const themes = ['', 'light', 'dark'];
+  const next = themes[(themes.indexOf(document.documentElement.dataset.theme ?? '') + 1) % 3];
+  document.documentElement.dataset.theme = next;
+  try {
+    localStorage.setItem('mcp-relay-theme', next);
+  } catch {
+    /* a page opened from a file may have no storage;
+      the theme then lasts as long as the page */
+  }
+  notice(`Colours: ${next || 'as the system'}.`);
+  touch('axis');
+}
+
+function toggleFollow() {
+  state.follow = !state.follow;
+  touch('table');
+}
+
+const withSelectedNode = use => () => {
+  const node = state.session?.nodes.get(state.selected.node);
+  if (node) use(node);
+};
+const withHold = id => () => {
+  const hold = focusedHold();
+  const action = ACTIONS.find(one => one.id === id);
+  if (hold && applies(action, hold)) act(id, hold);
+};
+
+const COMMANDS = {
+  // key -> command; a capital letter means Shift
+  1: () => setView('graph'),
+  2: () => setView('table'),
+  3: () => setView('both'),
+  '/': () => $('#filter').focus(),
+  '?': () => $('#help').showModal(),
+  j: () => move(1),
+  k: () => move(-1),
+  ArrowDown: () => move(1, 'ArrowDown'),
+  ArrowUp: () => move(-1, 'ArrowUp'),
+  ArrowLeft: () => moveCard('ArrowLeft'),
+  ArrowRight: () => moveCard('ArrowRight'),
+  '[': () => stepRun(-1),
+  ']': () => stepRun(1),
+  Escape: escape,
+  Enter: openSide,
+  h: nextHold,
+  b: withSelectedNode(node => toggleStop(node, 'before')),
+  B: withSelectedNode(node => toggleStop(node, 'after')),
+  p: () => live(() => toggleBreakpoint({point: 'before'})),
+  P: () => live(() => toggleBreakpoint({point: 'error'})),
+  m: () => live(() => setMode(state.mode === 'step' ? 'run' : 'step')),
+  x: toggleErrors,
+  o: toggleFold,
+  f: toggleFollow,
+  '+': () => zoom(0.5),
+  '=': () => zoom(0.5),
+  '-': () => zoom(2),
+  0: zoomFit,
+  l: copyLink,
+  d: cycleTheme,
+  ...Object.fromEntries(ACTIONS.filter(action => action.key).map(action => [action.key, withHold(action.id)])),
+  ...Object.fromEntries(TABS.map(([id, , key]) => [key, () => chooseTab(id)]))
+};
+
+const live = run => {
+  if (!state.recorded) run();
+};
+
+function move(by, arrow) {
+  if (state.view === 'graph' || (arrow && document.activeElement?.closest('#graph'))) moveCard(arrow
+      ?? (by > 0 ? 'ArrowDown' : 'ArrowUp'));
+  else moveRow(by);
+}
+
+function escape() {
+  if ($$('.menu > div').some(list => !list.hidden)) closeMenus();
+  else deselect();
+}
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.body.classList.contains('locked')
+      || document.querySelector('dialog[open]')) return;
+  const typing = event.target.matches('input, textarea, select');
+  const own = event.target.closest('button, summary, a') && (event.key === 'Enter' || event.key === ' ');
+  if (typing && event.key === 'Escape') {
+    event.target.blur();
+    return;
+  }
+  const command = COMMANDS[event.key];
+  if (typing || own || !command || (event.repeat && ACTIONS.some(action => action.key === event.key))) return;
+  if (event.target.closest('#detail, #facts, #runs, .menu') && /^Arrow/.test(event.key)) return;
+  event.preventDefault();
+  command();
+}
+
+function readHash() {
+  const hash = new URLSearchParams(location.hash.slice(1));
+  const token = hash.get('token');
+  if (token) {
+    sessionStorage.setItem('mcp-relay-token', token);
+    hash.delete('token');
+  }
+  state.token = sessionStorage.getItem('mcp-relay-token') ?? '';
+  Object.assign(state.wanted, {run: hash.get('run'), node: hash.get('node')});
+  if (token) history.replaceState(null, '', location.pathname + (hash.size ? '#' + hash : ''));
+  return !!token;
+}
+
+const linkHash = () => '#' + new URLSearchParams({...(state.session && {run: state.session.run.run}),
+    ...(state.selected.node && {node: state.selected.node})});
+
+function writeHash() {
+  if (!state.recorded && state.session && !state.wanted.run) history.replaceState(null, '',
+      location.pathname + linkHash());
+}
+
+function copyLink() {
+  if (state.session && !state.recorded) copy(location.origin + location.pathname + linkHash(),
+      'the link; it carries no token');
+}
+
+const GATE_TEXTS = {
+  refused: 'The hub does not accept this token; it was probably started anew. '
+    + 'Open the address that “serve” prints, or run it now:',
+  missing: 'The token is in the address that “serve” prints, after #token=. Open that address, or run it now:',
+};
+
+/** Without a good token there is nothing to show but how to get one. */
+function lock(why) {
+  stream?.abort();
+  document.body.classList.add('locked');
+  $('#gate').hidden = false;
+  $('#gatetext').textContent = GATE_TEXTS[why];
+}
+
+function unlock() {
+  document.body.classList.remove('locked');
+  $('#gate').hidden = true;
+}
+
+function onHashChange() {
+  const fresh = readHash();
+  if (fresh) {
+    unlock();
+    follow();
+    return;
+  }
+  if (state.wanted.run && state.wanted.run !== state.session?.run.run
+      && state.runs.has(state.wanted.run)) chooseRun();
+}
+
+function tokenPasted(event) {
+  event.preventDefault();
+  const text = event.target.elements.token.value.trim();
+  const token = /token=([^&\s]+)/.exec(text)?.[1] ?? text;
+  if (!token) return;
+  sessionStorage.setItem('mcp-relay-token', (state.token = token));
+  unlock();
+  follow();
+}
+
+// ---- start --------------------------------------------------------------------------------------------------------
+
+function paintStats() {
+  const s = state.session;
+  if (!s) {
+    setText($('#stats'), '');
+    return;
+  }
+  const parts = [plural(s.calls, 'call'), plural(s.errors, 'error'),
+      plural(Math.max(s.noise, s.run.noise || 0), 'noise line'), plural(s.frames, 'frame'), percentiles(s)];
+  if (state.visible) parts.push(`${plural(state.visible.length, 'row')} match`);
+  setText($('#stats'), parts.filter(Boolean).join('  ·  '));
+}
+
+/** p50 and p95 of the calls' durations; sorted again only when a tenth of them is new. */
+function percentiles(s) {
+  if (!s.durations.length) return '';
+  if (!s.sorted || s.sorted.length < s.durations.length * 0.9
+      || s.durations.length < 1000) s.sorted = Float64Array.from(s.durations).sort();
+  const at = share => duration(s.sorted[Math.min(s.sorted.length - 1, Math.floor(share * s.sorted.length))]);
+  return `p50 ${at(0.5)}, p95 ${at(0.95)}`;
+}
+
+const PAINTERS = {runs: paintRuns, head: paintHead, holds: paintHolds, chips: paintChips, layout: paintLayout,
+    graph: paintGraph, axis: paintAxis, table: paintTable, side: paintSide, facts: paintFacts, stats: paintStats};
+
+/** Live timers: ages of holds, and what is open in the run on screen. */
+function tick() {
+  for (const age of $$('[data-since]')) setText(age, minutes(Date.now() - age.dataset.since));
+  const s = state.session;
+  if (document.hidden || !s || !isLive(s.run)) return;
+  touch(...(s.open.size ? ['graph', 'table', 'axis', 'facts'] : ['graph']));
+  if (state.wanted.hold) showWantedHold();
+}
+
+/** A hold of the run on screen is shown by itself when nothing else is selected, as soon as its events are here. */
+function showWantedHold() {
+  const hold = state.holds.get(state.wanted.hold);
+  const instance = hold && state.session.instances.get(hold.instance);
+  if (!hold || instance || (hold.run !== state.session.run.run
+      && hold.hold !== state.holdTurn)) state.wanted.hold = null;
+  if (instance && (!state.selected.node || hold.hold === state.holdTurn)) selectInstance(instance, true);
+}
+
+function fillHelp() {
+  $('#help .keys').replaceChildren(...KEYS.map(([keys, words]) =>
+      el('div', {}, el('span', {}, el('kbd', {}, keys)), el('span', {class: 'soft'}, words))));
+  $('#signs').replaceChildren(...Object.entries(SIGNS).map(([status, [, , word]]) =>
+      el('div', {}, sign(status, word))),
+      ...['before', 'after'].map(point =>
+      el('div', {}, el('span', {class: 'state soft'}, icon(point), `break ${point}`))));
+}
+
+function wire() {
+  for (const button of $$('header [data-view]')) button.addEventListener('click', () => setView(button.dataset.view));
+  for (const button of $$('[data-mode]')) button.addEventListener('click', () => setMode(button.dataset.mode));
+  $('#pauseall').addEventListener('click', () => toggleBreakpoint({point: 'before'}));
+  $('#pauseerror').addEventListener('click', () => toggleBreakpoint({point: 'error'}));
+  $('#errorsonly').addEventListener('click', toggleErrors);
+  $('#showhelp').addEventListener('click', () => $('#help').showModal());
+  $('#closehelp').addEventListener('click', () => $('#help').close());
+  $('#showruns').addEventListener('click', () => $('#showruns').setAttribute('aria-expanded',
+      String($('#runs').classList.toggle('open'))));
+  $('#zoomin').addEventListener('click', () => zoom(0.5));
+  $('#zoomout').addEventListener('click', () => zoom(2));
+  $('#zoomfit').addEventListener('click', zoomFit);
+  $('#tail').addEventListener('click', toggleFollow);
+  $('#gate form').addEventListener('submit', tokenPasted);
+  wireFilter();
+  wireTable();
+  wireWindow();
+  wireOverview();
+  wireEditor();
+}
+
+function wireFilter() {
+  let timer = 0;
+  $('#filter').addEventListener('input', () => {
+    clearTimeout(timer);
+    timer = setTimeout(setFilter, 120);
+  });
+}
+
+function wireTable() {
+  const box = $('#table');
+  box.addEventListener(
+    'scroll',
+    () => {
+      const fromEnd = box.scrollHeight - box.scrollTop - box.clientHeight;
+      if (!state.follow || fromEnd > ROW_HEIGHT) state.follow = fromEnd <= 2;
+      touch('table');
+    },
+    {passive: true}
+  );
+  box.addEventListener(
+    'wheel',
+    event => {
+      if (!event.ctrlKey && !event.altKey) return;
+      event.preventDefault();
+      const cell = $('.axis').getBoundingClientRect();
+      const {from, to} = axisSpan();
+      const share = Math.max(0, Math.min(1, (event.clientX - cell.left) / cell.width));
+      zoom(event.deltaY > 0 ? 1.25 : 0.8, from + share * (to - from));
+    },
+    {passive: false}
+  );
+}
+
+function wireWindow() {
+  addEventListener('keydown', onKey);
+  addEventListener('hashchange', onHashChange);
+  addEventListener('click', event => {
+    if (!event.target.closest('.menu')) closeMenus();
+  });
+  document.addEventListener('visibilitychange', () => touch(...Object.keys(PAINTERS)));
+  new ResizeObserver(() => touch('layout', 'table', 'axis')).observe($('main'));
+  splitter(
+    $('#split'),
+    event => event.clientY - $('#graph').getBoundingClientRect().top,
+    pixels => {
+      $('main').style.setProperty('--graph-height', `${Math.max(96, pixels)}px`);
+      touch('table', 'axis');
+    }
+  );
+  splitter(
+    $('#sidesplit'),
+    event => innerWidth - event.clientX,
+    pixels => {
+      document.documentElement.style.setProperty('--side-width',
+          `${Math.max(260, Math.min(innerWidth - 420, pixels))}px`);
+      touch('layout', 'table', 'axis');
+    }
+  );
+}
+
+/** A page with the run inside: no hub, no controls, the same views. */
+async function playRecorded({run, events}) {
+  state.recorded = true;
+  document.body.dataset.recorded = '';
+  state.connection = 'recorded';
+  $('#connection').replaceChildren('recorded, read only');
+  state.runs.set(run.run, run);
+  state.session = newSession(run);
+  state.selected.node = state.wanted.node;
+  state.follow = false;
+  for (let i = 0; i < events.length; i++) {
+    applyEvent(state.session, events[i]);
+    if (i % 2000 === 1999) await breathe();
+  }
+  document.title = `${oneLine(run.label || run.run, 60)} · mcp-relay`;
+  touch(...Object.keys(PAINTERS));
+}
+
+function start() {
+  try {
+    document.documentElement.dataset.theme = localStorage.getItem('mcp-relay-theme') ?? '';
+  } catch {
+    /* no storage when opened from a file: the system's colours */
+  }
+  fillHelp();
+  wire();
+  setInterval(tick, TICK_MS);
+  setInterval(() => touch('runs'), 15000);
+  const recorded = document.getElementById('recorded-run');
+  if (recorded) {
+    state.wanted.node = new URLSearchParams(location.hash.slice(1)).get('node');
+    unlock();
+    playRecorded(JSON.parse(recorded.textContent));
+    return;
+  }
+  readHash();
+  if (!state.token) {
+    lock('missing');
+    return;
+  }
+  unlock();
+  follow();
+}
+
+start();
+</script>
+</body>
+</html>
+'''
+# <<< viewer/viewer.html
 
 
 if __name__ == "__main__":
