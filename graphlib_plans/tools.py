@@ -299,9 +299,11 @@ class Registry:
 
     def check(self, name):
         """Return the Problem with a tool's name; None when it is fine, or cannot be known without connecting."""
+        if name in self._controls:
+            return None
         source = self._source_of(name)
         if source is None:
-            return None if name in self._controls else self._no_source(name)
+            return self._no_source(name)
         known = source.known()
         return None if known is None or _named(name, known) else source.missing(name)
 
