@@ -559,6 +559,7 @@ def _shake_hands(link, context, era):
     except RpcError as error:
         session = _discover(link, context) if error.code == UNSUPPORTED_VERSION else None
         if session is None:
+            _refuse_what_initialize_cannot_help(link.name, error)
             raise
         return session
 

@@ -424,10 +424,11 @@ class HttpLink:
             **_JSON, **({"Mcp-Method": message["method"]} if self.version == MODERN else {}), **(headers or {})})
 
     def _send(self, method, cancel, limit_s, body=None, headers=None):
-        ours = {"MCP-Protocol-Version": self.version, "Mcp-Session-Id": self._session_id}
-        ours = {key: value for key, value in ours.items() if value is not None}
-        return web.send(method, self._url, cancel=cancel, limit_s=limit_s, body=body,
-                        headers={**self._headers, **(headers or {}), **ours})
+        ours = {**(headers or {}), "MCP-Protocol-Version": self.version, "Mcp-Session-Id": self._session_id}
+        ours = {name: value for name, value in ours.items() if value is not None}
+        taken = {name.lower() for name in ours}
+        configured = {name: value for name, value in self._headers.items() if name.lower() not in taken}
+        return web.send(method, self._url, cancel=cancel, limit_s=limit_s, body=body, headers={**configured, **ours})
 
     def _reply(self, message):
         line = _reply_to_server(self._wire, message)

@@ -139,7 +139,7 @@ def encode(message):
     """
     text = json.dumps(message, allow_nan=False, separators=(",", ":"))
     if "\\ud" in text:  # a surrogate, lone or half of a pair
-        clean = _LONE_SURROGATE.sub("\ufffd", json.dumps(message, ensure_ascii=False))
+        clean = _LONE_SURROGATE.sub("\ufffd", json.dumps(json.loads(text), ensure_ascii=False))  # loads joins pairs
         text = json.dumps(json.loads(clean), separators=(",", ":"))
     return text.encode() + b"\n"
 
