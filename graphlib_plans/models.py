@@ -125,6 +125,7 @@ class Models:
         except _PASSING as error:
             failure = error
         for each in choice.fallbacks:
+            context.remaining()  # raises when the run has no time left
             if request.was_told:
                 break
             context.tell("warning", text=f"{failure.message}; {each.provider} {each.model} is asked instead")
@@ -136,7 +137,7 @@ class Models:
                 failure = error
             except ModelUnavailable as error:
                 context.tell("warning", text=error.message)
-        raise ToolError(failure.message, failure.payload) from None
+        raise failure
 
     def structured(self, name, *, system, prompt, schema, context, site=None):
         """Ask a model for JSON and return it checked; one repair on the role `repair`. ToolError when that fails too.
