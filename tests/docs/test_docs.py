@@ -39,18 +39,17 @@ def found(pattern, texts):
 
 #: What the Python of mcp_relay.py says; the page in it has words of its own.
 RELAY = [text for text in literals(ROOT / "mcp_relay.py") if "<!doctype html" not in text.lower()]
-#: Events, routes, most commands and their exit codes reach a user through the debugger alone.
-HAS_DEBUGGER = "serve" in mcp_relay.COMMANDS
-FLAGS = found(r"(?<![\w-])--[a-z][a-z-]+", RELAY) if HAS_DEBUGGER else (
-    ["--version", "--help"] + [option.flag for option in mcp_relay.OPTIONS])
+#: Not the comments of the page: <!--marker-->
+FLAGS = found(r"(?<![\w!-])--[a-z][a-z-]*[a-z](?!-)", RELAY)
 HIDING = ["%s_HIDE_%s" % (family, name.upper().replace("-", "_"))
           for family in ("MCP_RELAY", "GRAPHMIND") for name in mcp_relay.HIDE_NAMES]
 VARIABLES = sorted(set(HIDING).union(*(option.env for option in mcp_relay.OPTIONS)))
-ROUTES = found(r"^/api/[\w/{}]+$", RELAY)
-EVENTS = found(r"^(?:run|node|hold)\.[a-z]+$", RELAY) + ["gap"] if HAS_DEBUGGER else []
-COMMANDS = sorted(mcp_relay.COMMANDS) + ["down"]
-#: The relay's own codes (design 3.1), then those of the commands (4.1). The server's own code and 128 + N are prose.
-EXIT_CODES = [0, 1, 2, 126, 127] + ([3, 4, 5, 6, 7, 8] if HAS_DEBUGGER else [])
+ROUTES = ["%s %s" % (method, pattern) for method, pattern, *_ in mcp_relay.ROUTES] + ["GET /api/stream",
+                                                                                      "POST /api/attach"]
+EVENTS = found(r"^(?:run|node|hold)\.[a-z]+$", RELAY) + ["gap"]
+#: demo-server is what demo starts for itself.
+COMMANDS = sorted(set(mcp_relay.COMMANDS) - {"demo-server"}) + ["down"]
+EXIT_CODES = [code for code in mcp_relay.Exit if code is not mcp_relay.Exit.SIGNAL]
 
 
 def test_the_lists_are_not_empty():
@@ -69,7 +68,7 @@ def test_every_environment_variable_is_documented(name):
 
 @pytest.mark.parametrize("route", ROUTES)
 def test_every_route_is_documented(route):
-    assert re.search(r"`[A-Z]* ?%s[`?]" % re.escape(route), DOCS), "no page of docs/ has `%s`" % route
+    assert re.search(r"`?%s[`?\s]" % re.escape(route), DOCS), "no page of docs/ has `%s`" % route
 
 
 @pytest.mark.parametrize("event", EVENTS)
@@ -82,10 +81,10 @@ def test_every_command_is_documented(command):
     assert re.search(r"`(?:mcp_relay.py )?%s\b" % command, DOCS), "no page of docs/ has `%s`" % command
 
 
-@pytest.mark.parametrize("number", EXIT_CODES)
-def test_every_exit_code_is_documented(number):
-    assert re.search(r"^\| *`?%d`? *\|" % number, DOCS, re.MULTILINE), (
-        "no table of docs/ has a row that begins with exit code %d" % number)
+@pytest.mark.parametrize("code", EXIT_CODES)
+def test_every_exit_code_is_documented(code):
+    assert re.search(r"^\| *`?%d`? *\|" % code, DOCS, re.MULTILINE), (
+        "no table of docs/ has a row that begins with exit code %d (%s)" % (code, code.name))
 
 
 def prose_and_code(page):
