@@ -135,7 +135,8 @@ class _Shell:
         for key, title in _LISTS:
             entries = details.get(key) or []
             lines = [f"  - {_sentence(entry)}" for entry in entries]
-            if entries and not (len(entries) == 1 and _sentence(entries[0]) in skip):
+            is_said = key.startswith("problems") and len(entries) == 1 and _text(entries[0]) in skip
+            if entries and not is_said:
                 self.note("\n".join([title, *lines]))
         if isinstance(details.get("inputSchema"), dict):
             self.note(f"the input it takes:\n{pretty_json(details['inputSchema'])}")
@@ -148,6 +149,10 @@ _LISTS = (
     ("problems", "problems:"),
     ("availableSteps", "steps of the plan:"),
 )
+
+
+def _text(entry):
+    return entry["text"] if isinstance(entry, dict) else str(entry)
 
 
 def _sentence(entry):
@@ -185,7 +190,9 @@ def _json_argument(shell, text, what):
     try:
         return read_json(text, what)
     except PlanError as error:
-        raise BadArgument(error.message, **{k: v for k, v in error.details.items() if k in ("line", "column")}) from None
+        raise BadArgument(
+            error.message, **{k: v for k, v in error.details.items() if k in ("line", "column")}
+        ) from None
 
 
 def _object_argument(shell, text, what):
@@ -466,7 +473,9 @@ def _tell(shell, outcome, answer):
 def _tell_end(shell, outcome, answer):
     fired = outcome.exit
     if fired:
-        shell.note(f"{'ended' if fired['status'] == 'success' else 'FAILED'} at step {fired['step']}: {fired['message']}")
+        shell.note(
+            f"{'ended' if fired['status'] == 'success' else 'FAILED'} at step {fired['step']}: {fired['message']}"
+        )
         if fired["output"] is not None:
             shell.put_json(fired["output"])
     elif outcome.answer is not None:
@@ -899,7 +908,9 @@ def _add_plan(plan):
     run = _verb(plan, "run", _plan_run, "run a plan", ("plan?", "identifier of the plan"), _INPUT)
     run.add_argument("--input", dest="pairs", metavar="NAME=VALUE", action="append", help="one value of the input")
     run.add_argument("--resume", metavar="RUN", help="go on with a run that did not end well")
-    run.add_argument("--concurrency", type=_positive(int), metavar="N", help="steps and items at the same time, at most")
+    run.add_argument(
+        "--concurrency", type=_positive(int), metavar="N", help="steps and items at the same time, at most"
+    )
     run.add_argument("--timeout", type=_positive(float), metavar="SECONDS", help="limit of the whole run")
     run.add_argument("--no-record", action="store_true", help="keep no record of this run")
     run.add_argument("-q", "--quiet", action="store_true", help="no progress on stderr")

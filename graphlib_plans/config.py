@@ -440,9 +440,7 @@ class _Expansion:
         if address[0] in ("providers", "mcp") and len(address) > 2:
             self.deferred.setdefault(".".join(address[:2]), Deferred(place, name))
             return text
-        raise ConfigError(
-            f"{place} needs the environment variable {name}, which is not set", variable=name, path=place
-        )
+        raise ConfigError(f"{place} needs the environment variable {name}, which is not set", variable=name, path=place)
 
     def stamp(self):
         values = repr(sorted(self.used.items(), key=lambda item: item[0]))
@@ -596,7 +594,7 @@ def template(global_):
     return _TEMPLATE.replace("PLANS", plans).replace("TOOLS", plans.replace("plans", "tools"))
 
 
-_TEMPLATE = '''\
+_TEMPLATE = """\
 # Configuration of graph. Every key is explained in docs/graph-cli.md.
 # ${NAME} in a value is replaced from the environment.
 
@@ -631,4 +629,4 @@ _TEMPLATE = '''\
 # [pricing."the model's id"]  # US dollars per million tokens
 # input = 3.0
 # output = 15.0
-'''
+"""

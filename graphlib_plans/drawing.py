@@ -98,7 +98,9 @@ def as_svg(plan, is_read_only):
     levels = graph(plan, is_read_only)
     labels = [text for level in levels for node in level for text in (node.id, node.label)]
     box_width = round(max(len(shorten(label, LABEL_MAX)) for label in labels) * CHARACTER) + 2 * 14
-    lines = [level[start : start + BOXES_PER_LINE] for level in levels for start in range(0, len(level), BOXES_PER_LINE)]
+    lines = [
+        level[start : start + BOXES_PER_LINE] for level in levels for start in range(0, len(level), BOXES_PER_LINE)
+    ]
     width = 2 * MARGIN + max(len(line) * (box_width + GAP) - GAP for line in lines)
     height = 2 * MARGIN + len(lines) * (BOX_HEIGHT + LINE_GAP) - LINE_GAP
     places = _places(lines, box_width, width)

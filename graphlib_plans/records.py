@@ -288,7 +288,7 @@ class Record:
                 return
             try:
                 while data:
-                    data = data[os.write(self._descriptor, data):]
+                    data = data[os.write(self._descriptor, data) :]
             except OSError as error:
                 self.trouble = f"the record {self.path} cannot be written ({reason_of(error)}); it ends here"
                 self._close()

@@ -26,7 +26,8 @@ def load(home, project):
 
     def load_texts(global_text=None, project_text=None, isolated=False, without_project=False, **variables):
         for path, text in (
-            (home / ".config/graph/config.toml", global_text), (project / ".graph/config.toml", project_text),
+            (home / ".config/graph/config.toml", global_text),
+            (project / ".graph/config.toml", project_text),
         ):
             path.parent.mkdir(parents=True, exist_ok=True)
             if text is not None:
@@ -54,8 +55,10 @@ def test_without_files_everything_has_its_default(load, home, project):
 
 def test_tables_merge_and_arrays_and_scalars_replace(load, project):
     loaded = load(
-        '[settings]\nconcurrency = 2\ntool_timeout_s = 5\n[mcp.a]\ncommand = "a"\nargs = ["1", "2"]\n[plans]\npaths = ["/x"]',
-        '[settings]\nconcurrency = 9\n[mcp.a]\nargs = ["3"]\n[mcp.b]\nurl = "http://b"\n[plans]\npaths = ["./.graph/plans"]',
+        '[settings]\nconcurrency = 2\ntool_timeout_s = 5\n[plans]\npaths = ["/x"]\n'
+        '[mcp.a]\ncommand = "a"\nargs = ["1", "2"]',
+        '[settings]\nconcurrency = 9\n[plans]\npaths = ["./.graph/plans"]\n'
+        '[mcp.a]\nargs = ["3"]\n[mcp.b]\nurl = "http://b"',
     )
     assert (loaded.settings.concurrency, loaded.settings.tool_timeout_s) == (9, 5)
     assert (loaded.mcp["a"].command, loaded.mcp["a"].args) == ("a", ("3",))

@@ -91,7 +91,14 @@ def test_gates(value, op, to, holds):
 
 @pytest.mark.parametrize(
     ("value", "op", "to"),
-    [("5", "gt", 4), (5, "lt", None), (True, "gte", 0), (5, "contains", 5), ("abc", "contains", 1), ({}, "contains", "a")],
+    [
+        ("5", "gt", 4),
+        (5, "lt", None),
+        (True, "gte", 0),
+        (5, "contains", 5),
+        ("abc", "contains", 1),
+        ({}, "contains", "a"),
+    ],
 )
 def test_gates_that_cannot_be_decided_name_both_sides(value, op, to):
     with pytest.raises(ToolError) as caught:
@@ -112,7 +119,9 @@ FALSE = {"value": 1, "op": "eq", "to": 2}
 
 def test_an_exit_that_fires_skips_the_rest_and_the_finish(world, step):
     fields = {"status": "error", "message": "lost {{A.v}}", "output": {"v": "{{A.v}}"}}
-    outcome = world.run(step("A", v=3), step("X", "exit", when=TRUE, **fields), step("B", "t__write"), output={"b": "{{B}}"})
+    outcome = world.run(
+        step("A", v=3), step("X", "exit", when=TRUE, **fields), step("B", "t__write"), output={"b": "{{B}}"}
+    )
     assert (outcome.kind, outcome.exit_code, outcome.answer) == ("exit_error", 4, "lost 3")
     assert outcome.output == {"v": 3}
     assert outcome.exit == {"status": "error", "message": "lost 3", "reason": None, "output": {"v": 3}, "step": "X"}
@@ -135,10 +144,14 @@ def test_an_exit_without_a_gate_always_fires_and_has_a_message(world, step, stat
 
 def test_an_inferred_exit_gives_its_reason(world, step):
     world.models = Models(yes("rows are gone"))
-    outcome = world.run(step("A", v="x"), step("X", "exit", infer="lost {{A.v}}?", status="error", message="bad", model="fast"))
+    outcome = world.run(
+        step("A", v="x"), step("X", "exit", infer="lost {{A.v}}?", status="error", message="bad", model="fast")
+    )
     assert outcome.exit["message"] == "bad (rows are gone)"
     assert outcome.exit["reason"] == "rows are gone"
-    assert [(name, request["prompt"], request["site"]) for name, request in world.models.asked] == [("fast", "lost x?", "X")]
+    assert [(name, request["prompt"], request["site"]) for name, request in world.models.asked] == [
+        ("fast", "lost x?", "X")
+    ]
 
 
 def test_an_inferred_exit_that_passes_says_why(world, step):
@@ -157,8 +170,18 @@ ELSE = [{"id": "a", "tool": "t__echo", "input": {"n": 1}}, {"id": "b", "tool": "
 @pytest.mark.parametrize(
     ("gate", "branches", "result", "steps"),
     [
-        (TRUE, {"then": THEN, "else": ELSE}, {"branch": "then", "verdict": True, "reason": None, "result": {"branch": "then"}}, 2),
-        (FALSE, {"then": THEN, "else": ELSE}, {"branch": "else", "verdict": False, "reason": None, "result": {"n": 1}}, 3),
+        (
+            TRUE,
+            {"then": THEN, "else": ELSE},
+            {"branch": "then", "verdict": True, "reason": None, "result": {"branch": "then"}},
+            2,
+        ),
+        (
+            FALSE,
+            {"then": THEN, "else": ELSE},
+            {"branch": "else", "verdict": False, "reason": None, "result": {"n": 1}},
+            3,
+        ),
         (FALSE, {"then": THEN}, {"branch": None, "verdict": False, "reason": None, "result": None}, 1),
     ],
 )
@@ -188,7 +211,9 @@ def test_a_failing_branch_names_the_place_and_the_tool(world, step):
 def test_an_inferred_decision_may_choose_its_model_by_a_template(world, step):
     world.models = Models(yes())
     outcome = world.run(
-        step("A", m="fast"), step("D", "decide", infer="well?", model="{{A.m}}", then=THEN), output={"d": "{{D.reason}}"}
+        step("A", m="fast"),
+        step("D", "decide", infer="well?", model="{{A.m}}", then=THEN),
+        output={"d": "{{D.reason}}"},
     )
     assert (outcome.output["d"], world.models.asked[0][0]) == ("because", "fast")
 
@@ -219,7 +244,11 @@ def test_over_must_be_an_array(world, step, tool, value, word):
 
 @pytest.mark.parametrize(
     ("items", "kind", "words"),
-    [([{"n": 1}, {}], "step_failed", "item 1"), ([{"n": "x"}], "step_failed", "item 0"), ([{"n": 1}, None], "empty_data", "item 1")],
+    [
+        ([{"n": 1}, {}], "step_failed", "item 1"),
+        ([{"n": "x"}], "step_failed", "item 0"),
+        ([{"n": 1}, None], "empty_data", "item 1"),
+    ],
 )
 def test_a_filter_that_cannot_decide_names_the_item(world, step, items, kind, words):
     outcome = world.run(step("F", "filter", over=items, where={"value": "{{item.n}}", "op": "gt", "to": 0}))
@@ -229,7 +258,9 @@ def test_a_filter_that_cannot_decide_names_the_item(world, step, items, kind, wo
 
 def test_an_inferred_filter_asks_about_every_item(world, step):
     world.models = Models(yes(), no(), yes())
-    outcome = world.run(step("F", "filter", over=["a", "b", "c"], infer="is {{item}} good?"), output={"f": "{{F.items}}"})
+    outcome = world.run(
+        step("F", "filter", over=["a", "b", "c"], infer="is {{item}} good?"), output={"f": "{{F.items}}"}
+    )
     assert outcome.output["f"] == ["a", "c"]
     assert [request["prompt"] for _, request in world.models.asked] == [f"is {letter} good?" for letter in "abc"]
 
@@ -247,7 +278,10 @@ def test_map_keeps_the_order_of_its_items(world, step, concurrency):
 
 
 def test_map_of_nothing(world, step):
-    assert world.run(step("M", "map", over=[], do=THEN), output={"m": "{{M}}"}).output["m"] == {"count": 0, "results": []}
+    assert world.run(step("M", "map", over=[], do=THEN), output={"m": "{{M}}"}).output["m"] == {
+        "count": 0,
+        "results": [],
+    }
 
 
 def test_items_of_a_map_run_at_the_same_time(world, step, gate, in_thread):
@@ -284,7 +318,9 @@ def test_bodies_see_the_step_before_them_in_the_same_body_only(world, step):
 def test_a_filter_inside_a_map_has_its_own_item(world, step):
     gate = {"value": "{{item}}", "op": "gt", "to": 1}
     body = {"tool": "filter", "input": {"over": "{{item.list}}", "where": gate}}
-    outcome = world.run(step("M", "map", over=[{"list": [1, 2]}, {"list": [0]}], do=body), output={"m": "{{M.results}}"})
+    outcome = world.run(
+        step("M", "map", over=[{"list": [1, 2]}, {"list": [0]}], do=body), output={"m": "{{M.results}}"}
+    )
     assert [each["items"] for each in outcome.output["m"]] == [[2], []]
 
 
@@ -296,7 +332,12 @@ def test_steps_of_bodies_have_retry_and_on_error_too(world, step):
         raise ToolError("no")
 
     world.tool("shaky", shaky)
-    body = {"tool": "t__shaky", "input": {"v": "{{item}}"}, "retry": {"attempts": 2, "backoff_s": 0}, "on_error": "{{index}}"}
+    body = {
+        "tool": "t__shaky",
+        "input": {"v": "{{item}}"},
+        "retry": {"attempts": 2, "backoff_s": 0},
+        "on_error": "{{index}}",
+    }
     outcome = world.run(step("M", "map", over=["a", "b"], do=body), output={"m": "{{M.results}}"})
     assert (outcome.output["m"], tries) == ([0, 1], ["a", "a", "b", "b"])
 
@@ -327,8 +368,10 @@ def test_ask_gives_the_answer(world, step):
         return tools.Answer("answered", {"go": True})
 
     outcome = world.run(
-        step("Q", "ask", prompt="go, {{input.who}}?", output_schema=FORM), output={"q": "{{Q}}"},
-        arguments={"who": "Ida"}, ask=ask,
+        step("Q", "ask", prompt="go, {{input.who}}?", output_schema=FORM),
+        output={"q": "{{Q}}"},
+        arguments={"who": "Ida"},
+        ask=ask,
     )
     assert outcome.output["q"] == {"answer": {"go": True}, "answered": True}
     question = asked[0]
@@ -338,17 +381,17 @@ def test_ask_gives_the_answer(world, step):
 @pytest.mark.parametrize("status", ["declined", "unavailable"])
 def test_ask_goes_on_with_its_default(world, step, status):
     outcome = world.run(
-        step("Q", "ask", prompt="go?", output_schema=FORM, **DEFAULT), output={"q": "{{Q}}"},
-        arguments={"go": False}, ask=lambda question: tools.Answer(status),
+        step("Q", "ask", prompt="go?", output_schema=FORM, **DEFAULT),
+        output={"q": "{{Q}}"},
+        arguments={"go": False},
+        ask=lambda question: tools.Answer(status),
     )
     assert outcome.output["q"] == {"answer": {"go": False}, "answered": False, "reason": status}
 
 
 @pytest.mark.parametrize("status", ["declined", "unavailable"])
 def test_ask_without_a_default_fails_and_quotes_the_question(world, step, status):
-    outcome = world.run(
-        step("Q", "ask", prompt="go?", output_schema=FORM), ask=lambda question: tools.Answer(status)
-    )
+    outcome = world.run(step("Q", "ask", prompt="go?", output_schema=FORM), ask=lambda question: tools.Answer(status))
     assert (outcome.kind, outcome.details["payload"]["reason"]) == ("step_failed", status)
     assert "'go?'" in outcome.error
 
@@ -401,13 +444,16 @@ def test_an_agent_calls_tools_and_reads_their_results(world, step):
         world, step, calling(("t__echo", {"a": "{{not.rendered}}"}), ("t__write", {"b": 2})), '{"n": 2}', tools=["t__*"]
     )
     assert outcome.output["g"] == {
-        "output": {"n": 2}, "iterations": 2, "final": True,
+        "output": {"n": 2},
+        "iterations": 2,
+        "final": True,
         "tools_called": [{"tool": "t__echo", "round": 1}, {"tool": "t__write", "round": 1}],
     }
     assert outcome.steps_executed == 3
     results = world.models.asked[1][1]["messages"][-1]["results"]
     assert [(each["id"], each["text"], each["is_error"]) for each in results] == [
-        ("c0", '{"a":"{{not.rendered}}"}', False), ("c1", '{"b":2}', False),
+        ("c0", '{"a":"{{not.rendered}}"}', False),
+        ("c1", '{"b":2}', False),
     ]
     paths = [path for name, path in world.told("step_started")]
     assert paths[0] == "G" and set(paths[1:]) == {"G/agent.1/t__echo", "G/agent.1/t__write"}
@@ -419,7 +465,9 @@ def test_errors_of_tools_go_back_into_the_conversation(world, step):
         raise ToolError("no", {"error": "no", "code": 7})
 
     world.tool("break", broken)
-    outcome = run_agent(world, step, calling(("t__break", {}), ("absent", {}), ("t__echo", "text")), '{"n": 0}', tools=["t__*"])
+    outcome = run_agent(
+        world, step, calling(("t__break", {}), ("absent", {}), ("t__echo", "text")), '{"n": 0}', tools=["t__*"]
+    )
     results = world.models.asked[1][1]["messages"][-1]["results"]
     assert [each["is_error"] for each in results] == [True, True, True]
     assert results[0]["text"] == '{"error":"no","code":7}'
@@ -484,7 +532,11 @@ def test_an_agent_in_a_map_sees_the_item(world, step):
 
 def test_a_solver_writes_the_answer_from_the_data(world, step):
     world.models = Models("It is three.")
-    solver = {"query_to_answer": "how many {{input.what}}?", "system_prompt": "Be {{brief}}.", "data": {"n": ["{{A.v}}"]}}
+    solver = {
+        "query_to_answer": "how many {{input.what}}?",
+        "system_prompt": "Be {{brief}}.",
+        "data": {"n": ["{{A.v}}"]},
+    }
     outcome = world.run(step("A", v=3), solver=solver, arguments={"what": "apples"})
     assert (outcome.kind, outcome.answer, outcome.output) == ("ran", "It is three.", None)
     name, request = world.models.asked[0]
@@ -532,7 +584,13 @@ def test_the_seven_definitions():
     for name, each in control.CONTROLS.items():
         definition = each.tool.definition()
         assert set(definition) == {
-            "name", "source", "description", "readOnly", "inputSchema", "outputSchema", "outputExample",
+            "name",
+            "source",
+            "description",
+            "readOnly",
+            "inputSchema",
+            "outputSchema",
+            "outputExample",
         }
         assert (definition["name"], definition["source"]) == (name, "(control)")
         assert definition["inputSchema"]["type"] == "object"

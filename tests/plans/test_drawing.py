@@ -15,7 +15,10 @@ def reads(world):
 
 def test_the_text_shows_levels_tools_and_what_is_waited_for(world, step):
     plan = world.plan(
-        step("fetch"), step("more"), step("write", "t__write", v="{{fetch.v}}{{more.v}}"), step("note", "t__write"),
+        step("fetch"),
+        step("more"),
+        step("write", "t__write", v="{{fetch.v}}{{more.v}}"),
+        step("note", "t__write"),
         output={"n": "{{note}}"},
     )
     assert drawing.as_text(plan, reads(world)) == (

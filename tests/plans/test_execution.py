@@ -22,20 +22,30 @@ def fail(message, **options):
 
 def test_results_flow_from_step_to_step_and_keep_their_type(world, step):
     outcome = world.run(
-        step("E1", v="{{input.n}}"), step("E2", v="{{E1.v}}", text="n={{E1.v}}"), output={"all": "{{E2}}"},
+        step("E1", v="{{input.n}}"),
+        step("E2", v="{{E1.v}}", text="n={{E1.v}}"),
+        output={"all": "{{E2}}"},
         arguments={"n": 9007199254740993},
     )
     assert outcome.output == {"all": {"v": 9007199254740993, "text": "n=9007199254740993"}}
     assert (outcome.kind, outcome.exit_code, outcome.steps_executed) == ("ran", 0, 2)
     assert outcome.body() == {
-        "kind": "ran", "answer": None, "output": outcome.output, "plan": "p", "steps_executed": 2, "exit": None,
-        "usage": None, "run": None,
+        "kind": "ran",
+        "answer": None,
+        "output": outcome.output,
+        "plan": "p",
+        "steps_executed": 2,
+        "exit": None,
+        "usage": None,
+        "run": None,
     }
 
 
 def test_a_result_is_stored_as_the_tool_returned_it(world, step):
     world.tool("list", lambda arguments: [1, None, "x"], read_only=True)
-    outcome = world.run(step("E1", "t__list"), output={"second": "{{E1.1}}", "n": "{{E1.length}}", "deep": [{"a": "{{E1}}"}]})
+    outcome = world.run(
+        step("E1", "t__list"), output={"second": "{{E1.1}}", "n": "{{E1.length}}", "deep": [{"a": "{{E1}}"}]}
+    )
     assert outcome.output == {"second": None, "n": 3, "deep": [{"a": [1, None, "x"]}]}
 
 
@@ -156,8 +166,10 @@ def test_nothing_moves_across_an_exit_or_a_question(world, step, barrier):
     options = {
         "exit": {"when": {"value": 1, "op": "eq", "to": 2}, "status": "error"},
         "ask": {
-            "prompt": "?", "output_schema": {"type": "object", "properties": {"go": {"type": "boolean"}}},
-            "when_unanswered": "default", "default": {},
+            "prompt": "?",
+            "output_schema": {"type": "object", "properties": {"go": {"type": "boolean"}}},
+            "when_unanswered": "default",
+            "default": {},
         },
     }[barrier]
     world.run(step("A"), step("B"), step("S", barrier, **options), step("C"), step("D"), concurrency=4)
@@ -433,7 +445,9 @@ def test_what_a_nested_plan_gives_its_caller(world, step):
     leave = {"when": gate, "status": "success", "message": "bye", "output": {"k": 1}}
     world.plan(step("E", "exit", **leave), identifier="leaves")
     outcome = world.run(
-        step("A", "plan__out", n=3), step("B", "plan__silent"), step("C", "plan__leaves"),
+        step("A", "plan__out", n=3),
+        step("B", "plan__silent"),
+        step("C", "plan__leaves"),
         output={"a": "{{A}}", "b": "{{B}}", "c": "{{C}}"},
     )
     assert outcome.output == {
@@ -446,7 +460,10 @@ def test_what_a_nested_plan_gives_its_caller(world, step):
 
 NESTED_FAILURES = [
     ({"tool": "t__echo", "input": {"x": "{{input.list.0}}"}}, {"empty_data": True}),
-    ({"tool": "exit", "input": {"status": "error", "message": "bad"}}, {"exited": True, "status": "error", "message": "bad"}),
+    (
+        {"tool": "exit", "input": {"status": "error", "message": "bad"}},
+        {"exited": True, "status": "error", "message": "bad"},
+    ),
     ({"tool": "t__break", "input": {}}, {}),
 ]
 
@@ -553,7 +570,9 @@ def test_questions_of_parallel_steps_come_one_at_a_time(world, step):
             open_now[0] -= 1
         return tools.Answer("answered", {"go": True})
 
-    outcome = world.run(step("A", "map", over=list(range(20)), concurrency=8, do={"tool": "ask", "input": ASK}), ask=ask)
+    outcome = world.run(
+        step("A", "map", over=list(range(20)), concurrency=8, do={"tool": "ask", "input": ASK}), ask=ask
+    )
     assert (outcome.steps_executed, most[0]) == (21, 1)
 
 

@@ -15,7 +15,16 @@ PLAN = documents.to_plan({"identifier": "p", "name": "P", "description": "", "st
 
 
 def step_line(key, result=1, **fields):
-    return {"type": "step", "key": key, "digest": "d", "stack": ["p"], "path": key, "tool": "t__x", "result": result, **fields}
+    return {
+        "type": "step",
+        "key": key,
+        "digest": "d",
+        "stack": ["p"],
+        "path": key,
+        "tool": "t__x",
+        "result": result,
+        **fields,
+    }
 
 
 @pytest.fixture
@@ -44,7 +53,9 @@ def test_no_call_is_no_report():
 def test_usage_is_added_up_by_place_and_by_model():
     ledger = records.UsageLedger({"big": {"input": 10, "output": 20}})
     ledger.add("E1", "a", "small", {"input_tokens": 100, "output_tokens": 5})
-    ledger.add("E2", "a", "big", {"input_tokens": 1_000_000, "output_tokens": 500_000, "cache_read_input_tokens": 1_000_000})
+    ledger.add(
+        "E2", "a", "big", {"input_tokens": 1_000_000, "output_tokens": 500_000, "cache_read_input_tokens": 1_000_000}
+    )
     ledger.add("E1", "a", "big", {"output_tokens": 1, "cache_creation_input_tokens": 1_000_000})
     report = ledger.report()
     assert (report["calls"], report["output_tokens"]) == (3, 500_006)
@@ -77,7 +88,10 @@ def test_the_summary_is_one_line(tokens, pricing, line):
 
 def test_ten_threads_add_to_one_ledger():
     ledger = records.UsageLedger()
-    adding = [threading.Thread(target=lambda: [ledger.add("E", "a", "m", {"input_tokens": 1}) for _ in range(500)]) for _ in range(10)]
+    adding = [
+        threading.Thread(target=lambda: [ledger.add("E", "a", "m", {"input_tokens": 1}) for _ in range(500)])
+        for _ in range(10)
+    ]
     for thread in adding:
         thread.start()
     for thread in adding:
@@ -109,8 +123,13 @@ def test_a_record_is_private_and_starts_with_what_is_run(create, directory):
     assert stat.S_IMODE(os.stat(directory).st_mode) == 0o700
     header = lines_of(record)[0]
     assert header == {
-        "type": "run", "format": 1, "run": record.run, "plan": "p", "document": PLAN.document,
-        "arguments": {"n": 9007199254740993}, "started": NOW,
+        "type": "run",
+        "format": 1,
+        "run": record.run,
+        "plan": "p",
+        "document": PLAN.document,
+        "arguments": {"n": 9007199254740993},
+        "started": NOW,
     }
     record.close()
 
@@ -130,7 +149,10 @@ def test_a_line_is_with_the_system_when_write_returns(create):
 def test_lines_of_many_threads_do_not_mix(create):
     record = create()
     text = "x" * 20_000
-    writing = [threading.Thread(target=lambda n=n: [record.write(step_line(f"{n}.{i}", text)) for i in range(20)]) for n in range(8)]
+    writing = [
+        threading.Thread(target=lambda n=n: [record.write(step_line(f"{n}.{i}", text)) for i in range(20)])
+        for n in range(8)
+    ]
     for thread in writing:
         thread.start()
     for thread in writing:
@@ -297,7 +319,10 @@ def test_listing_tells_how_every_run_stands(create, directory):
     (directory / "empty.jsonl").write_text("")
     found = {each.run: each for each in records.list_runs(directory)}
     assert {run: each.status for run, each in found.items()} == {
-        ran.run: "ran", failed.run: "step_failed", broken.run: "interrupted", running.run: "running",
+        ran.run: "ran",
+        failed.run: "step_failed",
+        broken.run: "interrupted",
+        running.run: "running",
     }
     assert (found[ran.run].steps, found[broken.run].steps) == (7, 1)
     assert found[failed.run].error == "no"

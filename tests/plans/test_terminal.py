@@ -70,7 +70,10 @@ def test_what_tools_say_cannot_act_on_the_terminal():
 
 
 def test_a_stream_that_cannot_write_marks_gets_words():
-    assert shown(started(), finished(is_error=True, error="no"), encoding="ascii") == ["E1 t__x ...", "E1 t__x FAILED 1.2 s: no"]
+    assert shown(started(), finished(is_error=True, error="no"), encoding="ascii") == [
+        "E1 t__x ...",
+        "E1 t__x FAILED 1.2 s: no",
+    ]
 
 
 def test_a_reader_that_is_gone_does_not_matter():
@@ -145,7 +148,9 @@ def test_a_dumb_terminal_gets_plain_lines(screen):
     assert type(terminal.progress(screen.output, {"TERM": "dumb"})) is terminal.Progress
 
 
-@pytest.mark.parametrize(("text", "width", "fitted"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("漢字漢字", 5, "漢…"), ("a\nb", 9, "a b")])
+@pytest.mark.parametrize(
+    ("text", "width", "fitted"), [("abc", 3, "abc"), ("abcd", 3, "ab…"), ("漢字漢字", 5, "漢…"), ("a\nb", 9, "a b")]
+)
 def test_live_lines_fit_the_terminal(text, width, fitted):
     assert terminal._fit(text, width) == fitted
 
@@ -183,8 +188,13 @@ def answer(screen, in_thread, *lines, schema=FORM):
 
 def test_a_question_is_asked_field_by_field(screen, in_thread):
     given = answer(
-        screen, in_thread, ("name [text, required]: ", "Ida\n"), ("go [y/n, required]: ", "Y\n"), ("n [integer]: ", "3\n"),
-        ("color [Red | Green | 3]: ", "green\n"), ("size [number, default 1.5]: ", "\n"),
+        screen,
+        in_thread,
+        ("name [text, required]: ", "Ida\n"),
+        ("go [y/n, required]: ", "Y\n"),
+        ("n [integer]: ", "3\n"),
+        ("color [Red | Green | 3]: ", "green\n"),
+        ("size [number, default 1.5]: ", "\n"),
     )
     assert given == tools.Answer("answered", {"name": "Ida", "go": True, "n": 3, "color": "Green", "size": 1.5})
 
@@ -231,7 +241,8 @@ def test_a_deadline_ends_the_question(screen):
 def test_without_a_terminal_nobody_is_asked(screen):
     cancel, progress = tools.CancelToken(), terminal.Progress(io.StringIO())
     for stdin, stderr, environ in (
-        (io.StringIO(), screen.output, {}), (screen.input, io.StringIO(), {}),
+        (io.StringIO(), screen.output, {}),
+        (screen.input, io.StringIO(), {}),
         (screen.input, screen.output, {"GRAPH_EVENTS": "jsonl"}),
     ):
         assert terminal.asker(stdin, stderr, environ, progress, cancel) is tools.unavailable
@@ -258,8 +269,14 @@ def test_what_is_typed_gets_the_type_of_the_field(text, field, value):
 
 @pytest.mark.parametrize(
     ("text", "field"),
-    [("x", {"type": "integer"}), ("1.5", {"type": "integer"}), ("maybe", {"type": "boolean"}), ("NaN", {"type": "number"}),
-     ("blue", {"enum": ["red"]}), ("ab", {"type": "string", "minLength": 3})],
+    [
+        ("x", {"type": "integer"}),
+        ("1.5", {"type": "integer"}),
+        ("maybe", {"type": "boolean"}),
+        ("NaN", {"type": "number"}),
+        ("blue", {"enum": ["red"]}),
+        ("ab", {"type": "string", "minLength": 3}),
+    ],
 )
 def test_what_does_not_fit_is_explained(text, field):
     got, trouble = terminal.coerce(text, field)

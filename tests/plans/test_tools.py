@@ -107,7 +107,14 @@ def test_a_control_step_cannot_be_called(registry, context):
 
 @pytest.mark.parametrize(
     ("name", "answer"),
-    [("builtin__x", True), ("builtin__*", True), ("lazy__a", False), ("lazy__*", False), ("*", False), ("nope__*", False)],
+    [
+        ("builtin__x", True),
+        ("builtin__*", True),
+        ("lazy__a", False),
+        ("lazy__*", False),
+        ("*", False),
+        ("nope__*", False),
+    ],
 )
 def test_only_what_is_known_to_read_counts_as_reading(registry, name, answer):
     assert registry.is_read_only(name) is answer
@@ -172,7 +179,9 @@ def test_closing_closes_every_source():
 
 @pytest.fixture
 def strict():
-    return tools.Registry([Source("t", tool("t__x", input_schema=RULE), tool("t__y", input_schema=RULE, checks_input=False))])
+    return tools.Registry(
+        [Source("t", tool("t__x", input_schema=RULE), tool("t__y", input_schema=RULE, checks_input=False))]
+    )
 
 
 def test_arguments_get_defaults(strict, context):
@@ -201,8 +210,10 @@ def test_a_call_is_told_about_before_and_after(context):
         registry.call("t__y", {}, context)
     told = [(each["event"], each["tool"], each.get("is_error"), each["stack"], each["path"]) for each in events]
     assert told == [
-        ("tool_started", "t__x", None, ["p"], "E1"), ("tool_finished", "t__x", False, ["p"], "E1"),
-        ("tool_started", "t__y", None, ["p"], "E1"), ("tool_finished", "t__y", True, ["p"], "E1"),
+        ("tool_started", "t__x", None, ["p"], "E1"),
+        ("tool_finished", "t__x", False, ["p"], "E1"),
+        ("tool_started", "t__y", None, ["p"], "E1"),
+        ("tool_finished", "t__y", True, ["p"], "E1"),
     ]
 
 
@@ -215,11 +226,20 @@ def test_nothing_is_called_once_cancelled(strict):
 
 def test_definitions_have_every_key():
     assert tool("t__x").definition() == {
-        "name": "t__x", "source": "t", "description": "t__x", "readOnly": None, "inputSchema": {"type": "object"},
-        "outputSchema": None, "outputExample": None,
+        "name": "t__x",
+        "source": "t",
+        "description": "t__x",
+        "readOnly": None,
+        "inputSchema": {"type": "object"},
+        "outputSchema": None,
+        "outputExample": None,
     }
     assert tool("t__x").summary() == {
-        "name": "t__x", "source": "t", "description": "t__x", "readOnly": None, "hasOutputSchema": False,
+        "name": "t__x",
+        "source": "t",
+        "description": "t__x",
+        "readOnly": None,
+        "hasOutputSchema": False,
     }
 
 
