@@ -37,8 +37,8 @@ from .errors import (
     UnresolvedTools,
 )
 
-#: Longest chain of plans that call each other, the root included.
-DEPTH_LIMIT = 8
+#: Longest chain of plans that call each other, the root included; agents and tools can build chains nobody sees before.
+DEPTH_LIMIT = validation.DEPTH_LIMIT
 #: How long a cancelled run waits for tools that do not listen, in seconds; then it leaves their threads behind.
 CANCEL_GRACE_S = 10.0
 #: Longest error text of a failed step, in characters; the whole one is in the payload.

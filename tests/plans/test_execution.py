@@ -504,15 +504,25 @@ def test_a_cycle_through_an_agent_like_call_is_stopped_at_the_first_lap(world, s
     assert [name for name, _ in world.calls] == ["write", "back"]
 
 
-@pytest.mark.parametrize(("length", "kind"), [(8, "ran"), (9, "step_failed")])
-def test_eight_plans_may_be_nested_the_root_included(world, step, length, kind):
-    for number in range(1, length):
-        world.plan(step("E", f"plan__p{number + 1}"), identifier=f"p{number}")
-    world.plan(step("E"), identifier=f"p{length}")
-    outcome = world.run(plan=world.plans["p1"])
-    assert outcome.kind == kind
-    if kind != "ran":
-        assert "deeper than 8" in outcome.error and "p1 → p2" in outcome.error
+def test_eight_plans_may_be_nested_the_root_included(world, step):
+    """A tool calls the next plan, so that no check before the run sees how long the chain gets."""
+    count = [1]
+
+    def call_next(arguments, context):
+        count[0] += 1
+        if count[0] > arguments["length"]:
+            return "end"
+        return context.services.registry.call(f"plan__p{count[0]}", arguments, context)
+
+    world.tool("next", call_next)
+    for number in range(2, 10):
+        world.plan(step("E", "t__next", length="{{input.length}}"), identifier=f"p{number}")
+    root = world.plan(step("E", "t__next", length="{{input.length}}"), identifier="p1")
+    assert world.run(plan=root, arguments={"length": 8}).kind == "ran"
+    count[0] = 1
+    outcome = world.run(plan=root, arguments={"length": 9})
+    assert outcome.kind == "step_failed"
+    assert "deeper than 8" in outcome.error and "p1 → p2" in outcome.error
 
 
 def test_events_carry_the_call_stack_and_the_path(world, step):
