@@ -510,17 +510,18 @@ def test_eight_plans_may_be_nested_the_root_included(world, step):
 
     def call_next(arguments, context):
         count[0] += 1
-        if count[0] > arguments["length"]:
+        if count[0] > arguments["depth"]:
             return "end"
         return context.services.registry.call(f"plan__p{count[0]}", arguments, context)
 
     world.tool("next", call_next)
     for number in range(2, 10):
-        world.plan(step("E", "t__next", length="{{input.length}}"), identifier=f"p{number}")
-    root = world.plan(step("E", "t__next", length="{{input.length}}"), identifier="p1")
-    assert world.run(plan=root, arguments={"length": 8}).kind == "ran"
+        world.plan(step("E", "t__next", depth="{{input.depth}}"), identifier=f"p{number}")
+    root = world.plan(step("E", "t__next", depth="{{input.depth}}"), identifier="p1")
+    shallow = world.run(plan=root, arguments={"depth": 8})
+    assert shallow.kind == "ran", shallow.error
     count[0] = 1
-    outcome = world.run(plan=root, arguments={"length": 9})
+    outcome = world.run(plan=root, arguments={"depth": 9})
     assert outcome.kind == "step_failed"
     assert "deeper than 8" in outcome.error and "p1 → p2" in outcome.error
 
