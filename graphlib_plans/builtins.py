@@ -212,7 +212,7 @@ def _changes(fields):
                             "additions": 0, "deletions": 0, "binary": False})
             by_path[path] = changes[-1]
         elif field:
-            added, deleted, path = field.split("\t")
+            added, deleted, path = field.split("\t", 2)
             if not path:  # a rename or copy: both paths follow
                 path = (next(fields), next(fields))[1]
             binary = added == "-"
@@ -231,7 +231,7 @@ def _git_log(arguments, context):
     rest = [*merges, span, "--", *_paths(arguments["paths"])]
     form = "--format=%H%x1f%h%x1f%an%x1f%aI%x1f%s"
     count = ["-n", str(arguments["max_commits"])]
-    entries = _git(arguments, context, ["log", "-z", "--no-color", form, *count, *rest]).out
+    entries = _git(arguments, context, ["log", "-z", "--date-order", "--no-color", form, *count, *rest]).out
     total = int(_git(arguments, context, ["rev-list", "--count", *rest]).out)
     commits = [_log_entry(entry) for entry in entries.decode("utf-8", "replace").split("\0") if entry]
     return {"commits": commits, "count": len(commits), "total": total, "truncated": len(commits) < total}

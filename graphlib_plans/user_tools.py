@@ -1,4 +1,4 @@
-"""Tools that users write as files: one tool a file, JSON, TOML or YAML. Reference: docs/plan-format.md.
+"""Tools that users write as files: one tool a file, JSON, TOML or YAML. Reference: docs/tools.md.
 
     exec      runs a program, without a shell           http     sends an HTTP request
     prompt    asks a model                              reshape  builds a value from its input
@@ -15,7 +15,7 @@ import urllib.parse
 from . import documents, paths, processes, schema, templates, web
 from .documents import did_you_mean, key_problems, read_json, shorten, to_json
 from .errors import DocumentError, ModelUnavailable, PlanError, Problem, TemplateError, ToolError
-from .tools import Tool
+from .tools import Tool, printable
 
 #: Seconds a program or a request may take where its file does not say.
 EXEC_S = 60.0
@@ -429,11 +429,7 @@ def _follow(call, method, url, headers, body, context):
         if response.status not in (301, 302, 303, 307, 308) or not target:
             return response
         response.close()
-        target = urllib.parse.urljoin(url, target)
-        if not _may_follow(url, target, call.get("redirect_hosts", ())):
-            where = web.place(target)
-            raise ToolError(f"{call.name} was redirected to {where}, another host; allow it with redirect_hosts",
-                            retryable=False)
+        target = _target(call, url, target)
         if response.status == 303 or (response.status in (301, 302) and method == "POST"):
             method, body = "GET", None  # as every browser does (RFC 9110, 15.4)
             headers = {name: value for name, value in headers.items() if not name.lower().startswith("content-")}
@@ -441,6 +437,19 @@ def _follow(call, method, url, headers, body, context):
             headers = {name: value for name, value in headers.items() if name.lower() not in _CREDENTIALS}
         url = target
     raise ToolError(f"{call.name} was redirected more than {MAX_REDIRECTS} times", retryable=False)
+
+
+def _target(call, url, location):
+    """Return the URL that a redirect leads to. ToolError, not retryable, where it must not be followed."""
+    try:
+        target = urllib.parse.urljoin(url, location)
+        is_allowed, where = _may_follow(url, target, call.get("redirect_hosts", ())), web.place(target)
+    except ValueError:
+        is_allowed, where = False, repr(shorten(location, 100))
+    if not is_allowed:
+        raise ToolError(f"{call.name} was redirected to {printable(where)}, which is another host;"
+                        " allow it with redirect_hosts", retryable=False)
+    return target
 
 
 #: Headers that are not sent on to another origin.
@@ -453,11 +462,8 @@ def _origin(url):
 
 
 def _may_follow(url, target, hosts):
-    """Say whether a redirect stays with its host, goes over to https there, or leads to an allowed host."""
-    try:
-        (scheme, host, port), (new_scheme, new_host, new_port) = _origin(url), _origin(target)
-    except ValueError:
-        return False
+    """Say whether a redirect stays with its host, goes over to https there, or leads to an allowed host. ValueError."""
+    (scheme, host, port), (new_scheme, new_host, new_port) = _origin(url), _origin(target)
     if new_scheme not in ("http", "https") or (scheme, new_scheme) == ("https", "http"):
         return False
     is_upgrade = (scheme, port, new_scheme, new_port) == ("http", 80, "https", 443)

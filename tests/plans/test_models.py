@@ -95,7 +95,6 @@ class World:
     def config(self, roles=("default",), fallbacks=(), deferred=None, **choice):
         provider = config.Provider("p", self.kind, "secret-key", self.service.url, timeout_s=LIMIT_S)
         other = config.Provider("q", self.kind, None, self.service.url + "/other", timeout_s=LIMIT_S)
-        chosen = config.ModelChoice("p", "m", **choice)
         chosen = config.ModelChoice("p", "m", **choice, fallbacks=tuple(fallbacks))
         made = {role: chosen for role in roles}
         return make_config({"p": provider, "q": other}, made, deferred)
