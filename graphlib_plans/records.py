@@ -135,8 +135,10 @@ def _compact(number):
 
 def digest(value):
     """Return a short hash of a JSON value; equal values give equal hashes, in every process."""
-    text = json.dumps(value, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return hashlib.blake2b(_sorted_json(value).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+_sorted_json = json.JSONEncoder(sort_keys=True, ensure_ascii=False, separators=(",", ":")).encode
 
 
 class Journal:
