@@ -19,8 +19,9 @@ from pathlib import Path
 
 from . import __version__, authoring, config, documents, drawing, execution, paths, records, terminal, tools
 from . import workspace as workspaces
-from .documents import pretty_json, read_json, type_name
+from .documents import pretty_json, read_json
 from .errors import BadArgument, ConfigError, NeedsInput, PlanError, Refused, ToolError
+from .errors import did_you_mean, shorten, type_name
 
 #: What `set` takes as text or as several texts; every other attribute is JSON.
 _TEXT_ATTRIBUTES = ("name", "description", "identifier", "tool", "reasoning")
@@ -504,7 +505,7 @@ def _plan_runs(shell, arguments):
         return
     for run in runs:
         line = f"{run.run}  {_clock(run.started)}  {run.status:<12} {_count(run.steps, 'step'):>9}  {run.plan}"
-        shell.put(line + (f": {documents.shorten(' '.join(run.error.split()), 100)}" if run.error else ""))
+        shell.put(line + (f": {shorten(' '.join(run.error.split()), 100)}" if run.error else ""))
     if "note" in body:
         shell.note(body["note"])
 
@@ -525,7 +526,7 @@ def _plan_show_run(shell, arguments):
         place = " ▸ ".join([*step["stack"][1:], step["path"]])
         failed = step.get("error")
         ending = f"FAILED: {failed['message']}" if failed else documents.to_json(step.get("result"))
-        shell.put(f"  {place} {step['tool']} {step['elapsed_s']:.1f} s  {documents.shorten(ending, 160)}")
+        shell.put(f"  {place} {step['tool']} {step['elapsed_s']:.1f} s  {shorten(ending, 160)}")
     outcome = run["outcome"] or {}
     if outcome.get("error"):
         shell.put(outcome["error"])
@@ -652,7 +653,7 @@ def _tools_list(shell, arguments):
         for tool in found:
             mark = " [read-only]" if tool.read_only else ""
             about = tool.description.strip().partition("\n")[0]
-            shell.put(f"  {tool.name}{mark}  {documents.shorten(about, 100)}")
+            shell.put(f"  {tool.name}{mark}  {shorten(about, 100)}")
     for note in notes:
         shell.note(f"note: {note}")
 
@@ -726,7 +727,7 @@ def _masked_servers(shell):
 def _server_names(shell, name):
     configured = shell.workspace.config.mcp
     if name is not None and name not in configured:
-        hint = documents.did_you_mean(name, configured) or "none is configured"
+        hint = did_you_mean(name, configured) or "none is configured"
         raise BadArgument(f"there is no MCP server {name!r}; {hint}")
     return [name] if name is not None else sorted(configured)
 
@@ -743,7 +744,7 @@ def _mcp_tools(shell, arguments):
         shell.put_json({"tools": [tool.summary() for tool in found], "count": len(found), "notes": failures})
     else:
         for tool in found:
-            shell.put(f"{tool.name}\t{documents.shorten(tool.description.strip().partition(chr(10))[0], 100)}")
+            shell.put(f"{tool.name}\t{shorten(tool.description.strip().partition(chr(10))[0], 100)}")
     for failure in failures:
         shell.say(failure)
     return 1 if failures else 0

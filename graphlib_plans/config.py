@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import paths
-from .documents import did_you_mean, key_problems, reason_of, type_name
-from .errors import ConfigError
+from .documents import key_problems, reason_of
+from .errors import ConfigError, did_you_mean, type_name
 
 #: Largest configuration file, in bytes; one with a hundred servers has about 20 kB.
 MAX_BYTES = 1024 * 1024

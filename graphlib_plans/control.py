@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import schema, validation
-from .documents import CONTROL_STEPS, read_json, shorten, to_json, type_name
-from .errors import DocumentError, ExitFired, ModelUnavailable, PlanError, ToolError
+from .documents import CONTROL_STEPS, read_json, to_json
+from .errors import DocumentError, ExitFired, ModelUnavailable, PlanError, ToolError, shorten, type_name
 from .tools import CONTROL, PLANNER, Tool
 
 #: Rounds an agent may take where its step does not say.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape, quoteattr
 
 from . import dependencies, templates
-from .documents import shorten
+from .errors import shorten
 
 #: Longest label in a drawing, in characters.
 LABEL_MAX = 32

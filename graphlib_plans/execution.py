@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from . import config, dependencies, documents, records, schema, templates, tools, validation
-from .documents import shorten, to_json
+from .documents import to_json
 from .errors import (
     Cancelled,
     EmptyData,
@@ -35,6 +35,7 @@ from .errors import (
     ToolError,
     UnknownPlan,
     UnresolvedTools,
+    shorten,
 )
 
 #: Longest chain of plans that call each other, the root included; agents and tools can build chains nobody sees before.

@@ -21,8 +21,8 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from .documents import did_you_mean, read_json, reason_of, shorten, to_json
-from .errors import BadArgument, DocumentError
+from .documents import read_json, reason_of, to_json
+from .errors import BadArgument, DocumentError, did_you_mean, shorten
 from .paths import FileLock, make_private_dir
 
 #: Version of the lines described above.

@@ -17,8 +17,8 @@ import time
 import unicodedata
 
 from . import schema
-from .documents import read_json, shorten, to_json
-from .errors import DocumentError
+from .documents import read_json, to_json
+from .errors import DocumentError, shorten
 from .tools import Answer, printable, unavailable
 
 #: Seconds between two drawings of the live lines. Shorter steps never show; an event alone draws nothing, because an

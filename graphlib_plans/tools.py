@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from . import records, schema
-from .documents import did_you_mean, shorten
-from .errors import Cancelled, PlanError, Problem, ToolError, ToolTimeout
+from .errors import Cancelled, PlanError, Problem, ToolError, ToolTimeout, did_you_mean, shorten
 
 #: How a listing names the tools that are no source's.
 CONTROL = "(control)"
