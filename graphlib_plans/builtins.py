@@ -8,8 +8,7 @@ import os
 import re
 
 from . import processes
-from .documents import did_you_mean, shorten
-from .errors import ConfigError, ModelUnavailable, Problem, ToolError
+from .errors import ConfigError, ModelUnavailable, Problem, ToolError, did_you_mean, shorten
 from .tools import Tool
 
 #: Packs a configuration may add, besides data and llm, which are always on.

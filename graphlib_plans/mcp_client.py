@@ -17,8 +17,9 @@ import time
 from concurrent.futures import Future
 
 from . import __version__, schema, web
-from .documents import did_you_mean, read_json, shorten, type_name
-from .errors import Cancelled, ConfigError, DocumentError, PlanError, Problem, ToolError, ToolTimeout
+from .documents import read_json
+from .errors import (
+    Cancelled, ConfigError, DocumentError, PlanError, Problem, ToolError, ToolTimeout, did_you_mean, shorten, type_name)
 from .mcp_links import CLOSE_S, LEGACY, METHOD_NOT_FOUND, MODERN, HttpLink, LinkLost, RpcError, StdioLink
 from .tools import CancelToken, Tool, printable, quiet_context
 
@@ -357,7 +358,9 @@ class _ServerSource:
         """Call a tool of the server and return its value. ToolError, ToolTimeout, Cancelled."""
         if not self._is_allowed(bare):
             raise ToolError(str(self.missing(f"{self.prefix}__{bare}")), retryable=False)
-        limit_s = self.server.timeout_s or (CALL_S if context.deadline is None else None)
+        limit_s = self.server.timeout_s
+        if limit_s is None and context.deadline is None:  # neither the server nor the step sets one
+            limit_s = context.services.settings.tool_timeout_s if context.services else CALL_S
         result = self._ask(context, limit_s, lambda session, limited: session.call_tool(
             bare, arguments, limited, input_schema))
         value = value_of(result)

@@ -25,8 +25,8 @@ import time
 from dataclasses import dataclass
 
 from . import processes, web
-from .documents import read_json, shorten, type_name
-from .errors import Cancelled, DocumentError, PlanError, ToolError, ToolTimeout
+from .documents import read_json
+from .errors import Cancelled, DocumentError, PlanError, ToolError, ToolTimeout, shorten, type_name
 from .tools import CancelToken, printable, quiet_context
 
 MODERN = "2026-07-28"

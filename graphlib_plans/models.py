@@ -19,8 +19,9 @@ from dataclasses import dataclass, replace
 from . import schema as json_schema
 from . import web
 from .config import ROLES
-from .documents import did_you_mean, nearest, read_json, shorten, to_json
-from .errors import ConfigError, DocumentError, ModelUnavailable, ToolError, ToolTimeout
+from .documents import read_json, to_json
+from .errors import (
+    ConfigError, DocumentError, ModelUnavailable, ToolError, ToolTimeout, did_you_mean, shorten)
 from .tools import printable
 
 #: Tries of one request in all, and seconds before the second and third (spec/plans.md 11.4).
@@ -178,8 +179,8 @@ class Models:
             raise ModelUnavailable(f"no model is configured for {name}: add [models.{name}] or [models.default], and"
                                    " its [providers.<name>]")
         names = sorted(self.names())
-        hint = did_you_mean(name, names) if nearest(name, names) else f"known: {', '.join(names)}"
-        raise ModelUnavailable(f"there is no model {shorten(str(name), 80)!r}; {hint}", models=names)
+        text = f"there is no model {shorten(str(name), 80)!r}; {did_you_mean(name, names)}"
+        raise ModelUnavailable(text, models=names)
 
     def _service(self, choice):
         """Return the protocol object of a choice's provider. ModelUnavailable."""

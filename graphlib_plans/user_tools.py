@@ -13,8 +13,9 @@ import threading
 import urllib.parse
 
 from . import documents, paths, processes, schema, templates, web
-from .documents import did_you_mean, key_problems, read_json, shorten, to_json
-from .errors import DocumentError, ModelUnavailable, PlanError, Problem, TemplateError, ToolError
+from .documents import key_problems, read_json, to_json
+from .errors import (
+    DocumentError, ModelUnavailable, PlanError, Problem, TemplateError, ToolError, did_you_mean, shorten)
 from .tools import Tool, printable
 
 #: Seconds a program or a request may take where its file does not say.

@@ -4,8 +4,7 @@ import http.server
 import json
 import threading
 
-#: Seconds until a wait gives up; running into it is a failure.
-LIMIT_S = 40
+from tests.plans.doubles import LIMIT_S
 
 
 class Request(http.server.BaseHTTPRequestHandler):

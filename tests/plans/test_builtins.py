@@ -9,22 +9,7 @@ import pytest
 from graphlib_plans import builtins, schema
 from graphlib_plans.errors import Cancelled, ConfigError, ModelUnavailable, ToolError
 from graphlib_plans.tools import CancelToken, Registry, quiet_context
-
-
-class Model:
-    def __init__(self, *names):
-        self.asked, self._names = [], frozenset(names)
-
-    def names(self):
-        return self._names
-
-    def complete(self, name, **asked):
-        self.asked.append((name, asked))
-        return type("Reply", (), {"text": "an answer"})
-
-    def structured(self, name, **asked):
-        self.asked.append((name, asked))
-        return {"n": 1}
+from tests.plans.doubles import Model
 
 
 def call(name, models=None, context=None, packs=("git",), **arguments):

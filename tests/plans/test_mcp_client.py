@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import os
-import select
 import sys
 import threading
 import time
@@ -14,10 +13,9 @@ import pytest
 from graphlib_plans import config, mcp_client, mcp_links, wire
 from graphlib_plans.errors import Cancelled, ConfigError, ToolError, ToolTimeout
 from graphlib_plans.tools import CancelToken, quiet_context
+from tests.plans.doubles import LIMIT_S, wait_for_end
 
 SERVER = Path(__file__).parent / "servers" / "mcp_stdio.py"
-#: Seconds until a wait gives up; running into it is a failure.
-LIMIT_S = 40
 
 
 def server(name="s", /, *, fields=None, **manners):
@@ -89,17 +87,6 @@ def is_alive(pid):
     except ProcessLookupError:
         return False
     return True
-
-
-def wait_for_end(pid):
-    """Wait until a process that is no child of ours has ended."""
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    ended, _, _ = select.select([descriptor], [], [], LIMIT_S)
-    os.close(descriptor)
-    assert ended, f"process {pid} is still alive"
 
 
 # Eras --------------------------------------------------------------------------------------------------------------

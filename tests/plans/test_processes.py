@@ -11,8 +11,7 @@ import pytest
 from graphlib_plans import processes
 from graphlib_plans.errors import Cancelled, ToolError, ToolTimeout
 from graphlib_plans.tools import CancelToken, quiet_context
-
-LIMIT_S = 40
+from tests.plans.doubles import LIMIT_S, wait_for_end
 
 
 def run(code, *, limit_s=LIMIT_S, cancel=None, max_bytes=100_000, **options):
@@ -20,16 +19,6 @@ def run(code, *, limit_s=LIMIT_S, cancel=None, max_bytes=100_000, **options):
     context = quiet_context(cancel=cancel or CancelToken())
     return processes.run([sys.executable, "-c", code], context, name="prog", limit_s=limit_s, environ=dict(os.environ),
                          max_bytes=max_bytes, **options)
-
-
-def wait_for_end(pid):
-    try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    ended, _, _ = select.select([descriptor], [], [], LIMIT_S)
-    os.close(descriptor)
-    assert ended, f"process {pid} is still alive"
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import pytest
 from graphlib_plans import user_tools
 from graphlib_plans.errors import Cancelled, ModelUnavailable, ToolError, ToolTimeout
 from graphlib_plans.tools import CancelToken, Registry, quiet_context
+from tests.plans.doubles import Model
 from tests.plans.http_double import Service
 
 
@@ -270,21 +271,6 @@ def test_a_result_that_breaks_its_output_schema(folder):
 
 
 # prompt, reshape ---------------------------------------------------------------------------------------------------
-
-
-class Model:
-    """Stands for models.Models and notes what it is asked."""
-
-    def __init__(self):
-        self.asked = []
-
-    def complete(self, name, **asked):
-        self.asked.append((name, asked))
-        return type("Reply", (), {"text": "an answer"})
-
-    def structured(self, name, **asked):
-        self.asked.append((name, asked))
-        return {"n": 1}
 
 
 def prompt_tool(**keys):
