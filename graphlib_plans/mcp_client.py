@@ -14,7 +14,7 @@ it. A caller who gives up does not end the attempt: the next one gains.
 import base64
 import threading
 import time
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 
 from . import __version__, schema, web
 from .documents import read_json
@@ -140,12 +140,15 @@ class Pool:
 
 def _close_all(sources):
     """Close sources side by side: first all are told, then all are waited for."""
-    links = [link for link in (source.retire() for source in sources) if link is not None]
+    retired = [source.retire() for source in sources]
+    links = [link for link, _ in retired if link is not None]
     for link in links:
         link.hang_up()
     deadline = time.monotonic() + CLOSE_S
     for link in links:
         link.end(deadline)
+    # An attempt under way ends its process itself; a program that left before that would leave the process behind.
+    wait([attempt for _, attempt in retired if attempt is not None], CLOSE_S)
 
 
 # One server --------------------------------------------------------------------------------------------------------
@@ -215,11 +218,11 @@ class _ServerSource:
     # The connection
 
     def retire(self):
-        """Take no more calls and return the link that is left to close, if any."""
+        """Take no more calls; return (the link that is left to close, the attempt that is under way), None for none."""
         self.closing.cancel(f"the configuration of MCP server {self.prefix!r} changed, or the program ends")
         with self._lock:
             session, self._session = self._session, None
-        return session.link if session else None
+            return session.link if session else None, self._attempt
 
     def connected(self, context):
         """Return a live session, connecting or waiting for the attempt under way. ToolError, ToolTimeout, Cancelled."""
@@ -244,11 +247,11 @@ class _ServerSource:
             raise ToolError(
                 f"MCP server {self.prefix!r} cannot be used: {waiting.path} needs the environment variable"
                 f" {waiting.variable}, which is not set", retryable=False, variable=waiting.variable, path=waiting.path)
-        wait = self._not_before - self._pool.now()
-        if wait > 0 and self._attempt is None:
+        pause = self._not_before - self._pool.now()
+        if pause > 0 and self._attempt is None:
             raise ToolError(
                 f"MCP server {self.prefix!r} failed {self._failures} times in a row and is left alone for another"
-                f" {wait:.0f} s; the last time: {self._reason}")
+                f" {pause:.0f} s; the last time: {self._reason}")
 
     def _start_attempt(self):
         self._attempt = Future()

@@ -392,7 +392,8 @@ class HttpLink:
             value = None
         if isinstance(value, dict) and isinstance(value.get("error"), dict) and response.status not in (401, 403):
             return value
-        hint = "; check the headers of [mcp.%s]" % self.name if response.status in (401, 403) else ""
+        hints = {401: "headers", 403: "headers", 404: "url", 405: "url"}
+        hint = f"; check the {hints[response.status]} of [mcp.{self.name}]" if response.status in hints else ""
         text = printable(shorten(" ".join(response.text(body).split()), 300))
         refusal = f"MCP server {self.name!r} refused {method} with HTTP {response.status}"
         raise HttpError(f"{refusal}{f': {text}' if text else ''}{hint}", response.status, text)
@@ -423,12 +424,17 @@ class HttpLink:
         return self._send("POST", context.cancel, context.remaining(), self._wire.encode(message), {
             **_JSON, **({"Mcp-Method": message["method"]} if self.version == MODERN else {}), **(headers or {})})
 
-    def _send(self, method, cancel, limit_s, body=None, headers=None):
+    def _send(self, method, cancel, limit_s, body=None, headers=None, may_move=True):
         ours = {**(headers or {}), "MCP-Protocol-Version": self.version, "Mcp-Session-Id": self._session_id}
         ours = {name: value for name, value in ours.items() if value is not None}
         taken = {name.lower() for name in ours}
         configured = {name: value for name, value in self._headers.items() if name.lower() not in taken}
-        return web.send(method, self._url, cancel=cancel, limit_s=limit_s, body=body, headers={**configured, **ours})
+        response = web.send(method, self._url, cancel=cancel, limit_s=limit_s, body=body, headers={**configured, **ours})
+        if response.status in (301, 302, 307, 308) and may_move and "location" in response.headers:
+            response.close()
+            self._url = web.redirect(self._url, response.headers["location"])  # often but a slash at the end
+            return self._send(method, cancel, limit_s, body, headers, may_move=False)
+        return response
 
     def _reply(self, message):
         line = _reply_to_server(self._wire, message)

@@ -434,7 +434,7 @@ def _follow(call, method, url, headers, body, context):
         if response.status == 303 or (response.status in (301, 302) and method == "POST"):
             method, body = "GET", None  # as every browser does (RFC 9110, 15.4)
             headers = {name: value for name, value in headers.items() if not name.lower().startswith("content-")}
-        if _origin(target) != _origin(url):
+        if web.origin(target) != web.origin(url):
             headers = {name: value for name, value in headers.items() if name.lower() not in _CREDENTIALS}
         url = target
     raise ToolError(f"{call.name} was redirected more than {MAX_REDIRECTS} times", retryable=False)
@@ -443,32 +443,13 @@ def _follow(call, method, url, headers, body, context):
 def _target(call, url, location):
     """Return the URL that a redirect leads to. ToolError, not retryable, where it must not be followed."""
     try:
-        target = urllib.parse.urljoin(url, location)
-        is_allowed, where = _may_follow(url, target, call.get("redirect_hosts", ())), web.place(target)
-    except ValueError:
-        is_allowed, where = False, repr(shorten(location, 100))
-    if not is_allowed:
-        raise ToolError(f"{call.name} was redirected to {printable(where)}, which is another host;"
-                        " allow it with redirect_hosts", retryable=False)
-    return target
+        return web.redirect(url, location, call.get("redirect_hosts", ()))
+    except ToolError as error:
+        raise ToolError(f"{call.name}: {printable(error.message)}; redirect_hosts allows hosts", retryable=False) from None
 
 
 #: Headers that are not sent on to another origin.
 _CREDENTIALS = ("authorization", "cookie", "proxy-authorization", "x-api-key")
-
-
-def _origin(url):
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-
-
-def _may_follow(url, target, hosts):
-    """Say whether a redirect stays with its host, goes over to https there, or leads to an allowed host. ValueError."""
-    (scheme, host, port), (new_scheme, new_host, new_port) = _origin(url), _origin(target)
-    if new_scheme not in ("http", "https") or (scheme, new_scheme) == ("https", "http"):
-        return False
-    is_upgrade = (scheme, port, new_scheme, new_port) == ("http", 80, "https", 443)
-    return (new_host == host and (new_port == port or is_upgrade)) or new_host in hosts
 
 
 def _answer(call, response, content):

@@ -49,6 +49,30 @@ def place(url):
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
+def origin(url):
+    """Return (scheme, host, port) of a URL. ValueError for a port that is none."""
+    parts = urllib.parse.urlsplit(url)
+    return parts.scheme, parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def redirect(url, location, hosts=()):
+    """Return the URL that a Location header leads to. ToolError, not retryable, where it must not be followed.
+
+    Allowed are the same host and port, https in place of http there, and `hosts`; never http in place of https.
+    """
+    try:
+        target = urllib.parse.urljoin(url, location)
+        (scheme, host, port), (new_scheme, new_host, new_port) = origin(url), origin(target)
+    except ValueError:
+        raise ToolError(f"{place(url)} redirects to {location[:100]!r}, which is no URL", retryable=False) from None
+    is_upgrade = (scheme, port, new_scheme, new_port) == ("http", 80, "https", 443)
+    is_there = (new_host == host and (new_port == port or is_upgrade)) or new_host in hosts
+    is_safe = new_scheme in ("http", "https") and (scheme, new_scheme) != ("https", "http")
+    if not (is_there and is_safe):
+        raise ToolError(f"{place(url)} redirects to {place(target)!r}, which is another host", retryable=False)
+    return target
+
+
 def send(method, url, *, cancel, limit_s, headers=None, body=None):
     """Send a request and return its Response once the head has arrived.
 

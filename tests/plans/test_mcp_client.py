@@ -548,6 +548,26 @@ def test_close_ends_a_server_that_does_not_listen(client, monkeypatch):
     assert not is_alive(pid)
 
 
+def test_close_ends_an_attempt_that_is_under_way(client, tmp_path):
+    os.mkfifo(tmp_path / "pid")
+    code = f"import os, sys; open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); sys.stdin.read()"
+    one = client(config.Server("s", command=sys.executable, args=("-c", code)))
+    failures = []
+
+    def connect():
+        with pytest.raises(ToolError) as caught:
+            one.tools()
+        failures.append(caught.value.message)
+
+    thread = threading.Thread(target=connect)
+    thread.start()
+    pid = int((tmp_path / "pid").read_text())  # it has started, and will never answer
+    one.pool.close()
+    assert not is_alive(pid)
+    thread.join(LIMIT_S)
+    assert "or the program ends" in failures[0]
+
+
 def test_status_says_how_it_went(client):
     one = client(server(pages=[["echo", "seen"]]), server("bad", exit=1))
     good, bad = (one.pool.status(name, one.context()) for name in ("s", "bad"))

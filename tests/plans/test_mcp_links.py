@@ -211,6 +211,24 @@ def test_a_server_that_is_not_there(both):
     assert "hidden" not in caught.value.message
 
 
+@pytest.mark.parametrize("status", [301, 307, 308])
+def test_a_server_that_moved_on_its_host_is_followed(both, status):
+    server, client = both()
+    answer = server.handle
+    server.service.handle = lambda request: answer(request) if request.path.endswith("/mcp/") else request.reply(
+        status, "", Location=request.path.partition("?")[0] + "/")
+    assert client.call("echo", {"n": 1}) == {"n": 1}
+    assert [request.path for request in server.service.requests].count("/mcp?key=hidden") == 1
+
+
+@pytest.mark.parametrize("target", ["http://other.invalid/mcp", "/mcp?again"])
+def test_a_server_that_moved_elsewhere_is_an_error(both, target):
+    server, client = both()
+    server.service.handle = lambda request: request.reply(307, "", Location=target)
+    with pytest.raises(ToolError, match="another host|HTTP 307"):
+        client.call("echo")
+
+
 @pytest.mark.parametrize("body, sentence", [
     ('{"jsonrpc":"2.0","id":999,"result":{}}', "something else than its response"),
     ("<html>", "something else than its response"),

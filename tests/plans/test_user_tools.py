@@ -436,7 +436,7 @@ def test_a_redirect_to_another_host_is_refused_unless_allowed(folder, service):
     one = service(redirect(f"http://localhost:{other.port}/end"))
     tool = http_tool(one.url + "/start", headers={"Authorization": "a", "X-Api-Key": "k"})
     folder.write(tool)
-    with pytest.raises(ToolError, match=r"redirected to http://localhost:\d+/end, which is another host; allow"):
+    with pytest.raises(ToolError, match=r"/start redirects to 'http://localhost:\d+/end', which is another host; redirect_hosts allows"):
         folder.call()
     assert other.requests == []
     folder.write({**tool, "redirect_hosts": ["localhost"]})
@@ -446,7 +446,7 @@ def test_a_redirect_to_another_host_is_refused_unless_allowed(folder, service):
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "http://127.0.0.1:1/", "ftp://127.0.0.1/", "//other/", "http://["])
 def test_a_redirect_elsewhere_is_refused(folder, service, target):
     folder.write(http_tool(service(redirect(target)).url + "/start"))
-    with pytest.raises(ToolError, match="was redirected to"):
+    with pytest.raises(ToolError, match="user__x: .*/start redirects to"):
         folder.call()
 
 
@@ -454,17 +454,3 @@ def test_redirects_without_end(folder, service):
     folder.write(http_tool(service(redirect("/start")).url + "/start"))
     with pytest.raises(ToolError, match="redirected more than 5 times"):
         folder.call()
-
-
-@pytest.mark.parametrize("old, new, hosts, allowed", [
-    ("http://h/a", "http://h/b", (), True),
-    ("http://h/a", "https://h/b", (), True),
-    ("https://h/a", "http://h/b", (), False),
-    ("https://h/a", "http://h/b", ("h",), False),
-    ("http://h/a", "http://h:81/b", (), False),
-    ("http://h:8080/a", "https://h/b", (), False),
-    ("http://h/a", "http://sub.h/b", (), False),
-    ("https://h/a", "https://o/b", ("o",), True),
-])
-def test_which_redirects_are_followed(old, new, hosts, allowed):
-    assert user_tools._may_follow(old, new, hosts) is allowed

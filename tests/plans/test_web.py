@@ -179,6 +179,31 @@ def test_a_proxy_of_the_environment_is_used_but_not_for_this_machine(monkeypatch
             web.send("GET", "http://far.invalid/", cancel=CancelToken(), limit_s=LIMIT_S)
 
 
+@pytest.mark.parametrize("old, new, hosts, allowed", [
+    ("http://h/a", "http://h/b", (), True),
+    ("http://h/a", "https://h/b", (), True),
+    ("https://h/a", "http://h/b", (), False),
+    ("https://h/a", "http://h/b", ("h",), False),
+    ("http://h/a", "http://h:81/b", (), False),
+    ("http://h:8080/a", "https://h/b", (), False),
+    ("http://h/a", "http://sub.h/b", (), False),
+    ("https://h/a", "https://o/b", ("o",), True),
+    ("http://h/a", "file:///b", ("",), False),
+    ("http://h/a", "http://h:x/b", (), False),
+    ("http://h/a", "http://[", (), False),
+])
+def test_which_redirects_are_followed(old, new, hosts, allowed):
+    if allowed:
+        assert web.redirect(old, new, hosts) == new
+    else:
+        with pytest.raises(ToolError, match="redirects to"):
+            web.redirect(old, new, hosts)
+
+
+def test_a_relative_redirect():
+    assert web.redirect("http://h/a/b?q", "../c") == "http://h/c"
+
+
 # Server-sent events ------------------------------------------------------------------------------------------------
 
 STREAM = "event: greeting\r\ndata: hé\r\ndata:  llo\r\n\r\n: comment\n\ndata: one\n\nid: 7\rdata\r\rdata: lost".encode()
