@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -838,6 +839,11 @@ def _config_check(shell, arguments):
         problems += [f"{entry.path}: {entry.reason}" for entry in catalog.skipped]
         for source in shell.workspace.services.registry.sources:
             problems += source.notes()
+        problems += [
+            f"[mcp.{server.name}]: the command {server.command!r} is not found"
+            for server in loaded.mcp.values()
+            if server.command and not shutil.which(server.command, path=shell.environ.get("PATH"))
+        ]
         notes += [f"plan {plan.identifier} is hidden, it needs {', '.join(plan.missing)}" for plan in catalog.hidden]
         notes += [f"{directory} does not exist" for directory in loaded.plan_dirs if not directory.is_dir()]
         notes += [f"{layer.path} is not there" for layer in loaded.layers if not layer.exists]

@@ -4,13 +4,14 @@ import io
 import json
 import os
 import pathlib
+import re
 import signal
 import subprocess
 import sys
 
 import pytest
 
-from graphlib_plans import __version__, cli
+from graphlib_plans import __version__, cli, config, errors
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -511,10 +512,10 @@ def test_tools_are_listed_shown_and_tested(graph, project):
 
 def test_servers(graph, project, tmp_path):
     assert graph("mcp", "list", "--json").json["count"] == 0
-    config = '[mcp.down]\ncommand = "/no/such/program"\nargs = ["--key", "${KEY}"]\n'
-    config += '[mcp.web]\nurl = "http://u:p@127.0.0.1:9/mcp"\n'
+    text = '[mcp.down]\ncommand = "/no/such/program"\nargs = ["--key", "${KEY}"]\n'
+    text += '[mcp.web]\nurl = "http://u:p@127.0.0.1:9/mcp"\n'
     project("plans", "p.json", plan(reshape("A", 1)))
-    (tmp_path / "project/.graph/config.toml").write_text(config)
+    (tmp_path / "project/.graph/config.toml").write_text(text)
     listed = graph("mcp", "list", KEY="s3cret-value")
     assert "s3cret-value" not in listed.out and "u:p@" not in listed.out
     assert listed.out.startswith("down\tstdio\t/no/such/program --key ***")
@@ -615,3 +616,51 @@ def test_the_git_example_runs_in_a_repository(graph, tmp_path):
 def _git_environ(home):
     who = {f"GIT_{role}_{key}": "tester@example.org" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     return {"PATH": os.environ["PATH"], "HOME": str(home), **who}
+
+
+# The documentation -------------------------------------------------------------------------------------------------
+
+
+def _verbs(parser, words=("graph",)):
+    """Yield (words, parser) of every verb."""
+    groups = [action for action in parser._actions if hasattr(action, "choices") and isinstance(action.choices, dict)]
+    if not groups:
+        yield " ".join(words), parser
+    for group in groups:
+        for name, each in group.choices.items():
+            yield from _verbs(each, (*words, name))
+
+
+VERBS = dict(_verbs(cli._parser()))
+COMMANDS = (ROOT / "docs/graph-cli.md").read_text("utf-8")
+GUIDE = (ROOT / "docs/plans.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_and_option_is_documented(verb):
+    assert f"`{verb}" in COMMANDS
+    for action in VERBS[verb]._actions:
+        for option in action.option_strings:
+            if len(option) > 2:
+                assert f"`{option}" in COMMANDS or f"{option}`" in COMMANDS or f" {option} " in COMMANDS, option
+
+
+def test_every_key_of_the_configuration_is_documented():
+    keys = {key for keys in config._SECTION_KEYS.values() for key in keys}
+    keys |= {key for keys in config._ENTRY_KEYS.values() for key in keys}
+    keys |= set(config._SECTIONS) | set(config._MODEL_KEYS) | set(config._OVERRIDE_KEYS)
+    missing = [key for key in keys if not re.search(rf"[`.\[]{key}[`.\]]", COMMANDS)]
+    assert missing == []
+
+
+def test_every_event_and_kind_is_documented():
+    kinds = {
+        each.kind for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.PlanError)
+    }
+    kinds |= {"ran", "exit_error", "cancelled", "suspended"}
+    source = "".join(
+        (ROOT / f"graphlib_plans/{name}.py").read_text("utf-8") for name in ("execution", "tools", "control")
+    )
+    events = set(re.findall(r'\.tell\(\s*"(\w+)"', source))
+    assert len(events) > 10
+    assert [name for name in sorted(kinds | events) if f"`{name}`" not in GUIDE] == []
