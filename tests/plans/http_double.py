@@ -2,6 +2,7 @@
 
 import http.server
 import json
+import ssl
 import threading
 
 from tests.plans.doubles import LIMIT_S
@@ -67,7 +68,7 @@ class Request(http.server.BaseHTTPRequestHandler):
         try:
             while self.connection.recv(65536):
                 pass
-        except ConnectionResetError:
+        except (ConnectionResetError, ssl.SSLError):  # TLS calls a plain end of the connection an error
             pass
         self.close_connection = True
 
@@ -76,15 +77,23 @@ class Request(http.server.BaseHTTPRequestHandler):
 
 
 class Service:
-    """The server. handle: Request → None; it answers. requests: what came, in order. url: where it is."""
+    """The server. handle: Request → None; it answers. requests: what came, in order. url: where it is.
 
-    def __init__(self, handle):
+    certificate: PEM file with key and certificate, for https.
+    """
+
+    def __init__(self, handle, certificate=None):
         self.handle = handle
         self.requests = []
         self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Request)
         self._server.service = self
         self.port = self._server.server_address[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        if certificate:
+            self.url = f"https://localhost:{self.port}"
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._thread = threading.Thread(
             target=self._server.serve_forever, args=(0.02,), name="test.http", daemon=True)
         self._thread.start()

@@ -1,7 +1,9 @@
 """HTTP requests that end when they are cancelled or late, and server-sent events however they are cut."""
 
 import socket
+import ssl
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -202,6 +204,46 @@ def test_which_redirects_are_followed(old, new, hosts, allowed):
 
 def test_a_relative_redirect():
     assert web.redirect("http://h/a/b?q", "../c") == "http://h/c"
+
+
+# https -------------------------------------------------------------------------------------------------------------
+
+CERTIFICATE = Path(__file__).parent / "servers" / "localhost.pem"
+
+
+@pytest.fixture
+def trusted(monkeypatch):
+    monkeypatch.setattr(web, "_TRUST", [ssl.create_default_context(cafile=CERTIFICATE)])
+
+
+def test_an_answer_over_https(trusted):
+    with Service(lambda request: request.reply(body=b"x" * 500_000), CERTIFICATE) as service, send(service) as response:
+        assert response.read(500_000) == b"x" * 500_000
+
+
+def test_a_stranger_is_not_trusted_and_not_asked_again():
+    with Service(lambda request: request.reply(), CERTIFICATE) as service:
+        with pytest.raises(web.NetworkError, match="cannot be trusted: self.signed certificate") as caught:
+            send(service)
+        assert not caught.value.retryable and service.requests == []
+
+
+def test_a_cancel_over_https(trusted):
+    gone, token = threading.Event(), CancelToken()
+
+    def handle(request):
+        request.stream("text/plain")
+        request.write("a")
+        request.wait_until_gone()
+        gone.set()
+
+    with Service(handle, CERTIFICATE) as service, send(service, cancel=token) as response:
+        chunks = response.chunks()
+        assert next(chunks) == b"a"
+        threading.Thread(target=token.cancel, args=("enough",)).start()
+        with pytest.raises(Cancelled, match="enough"):
+            next(chunks)
+        assert gone.wait(LIMIT_S)
 
 
 # Server-sent events ------------------------------------------------------------------------------------------------
