@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -121,8 +122,17 @@ class _Shell:
         self.stdout.flush()
 
     def put_json(self, value):
-        """Write a value as JSON to stdout. What could act on a terminal is escaped, which JSON reads the same."""
-        self.put("".join(map(_json_safe, pretty_json(value))))
+        """Write a value as JSON to stdout."""
+        self.put_json_text(pretty_json(value))
+
+    def put_json_text(self, text):
+        """Write JSON to stdout. What could act on a terminal, or what stdout cannot write, is escaped as JSON does."""
+        text = _NOT_ASCII.sub(lambda match: match[0] if match[0].isprintable() else json.dumps(match[0])[1:-1], text)
+        try:
+            text.encode(getattr(self.stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            text = _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], text)
+        self.put(text)
 
     def failed(self, error):
         """Tell about an error and return its exit code."""
@@ -137,7 +147,7 @@ class _Shell:
         for key, title in _LISTS:
             entries = details.get(key) or []
             lines = [f"  - {_sentence(entry)}" for entry in entries]
-            is_said = key.startswith("problems") and len(entries) == 1 and _text(entries[0]) in skip
+            is_said = key.startswith("problems") and all(_text(entry) in skip for entry in entries)
             if entries and not is_said:
                 self.note("\n".join([title, *lines]))
         if isinstance(details.get("inputSchema"), dict):
@@ -164,10 +174,7 @@ def _sentence(entry):
     return f"{place}{entry['text']}" + (f" ({entry['hint']})" if entry.get("hint") else "")
 
 
-def _json_safe(character):
-    if character.isprintable() or character == "\n":
-        return character
-    return json.dumps(character)[1:-1]
+_NOT_ASCII = re.compile(r"[^\n -~]")
 
 
 def _count(number, word):
@@ -295,7 +302,7 @@ def _plan_show(shell, arguments):
     if shell.wants_json:
         shell.put_json({**document, "path": str(path)})
     else:
-        shell.put("".join(map(_json_safe, documents.to_text(document))).rstrip("\n"))
+        shell.put_json_text(documents.to_text(document).rstrip("\n"))
 
 
 def _plan_draw(shell, arguments, document, path):
@@ -667,7 +674,7 @@ def _tools_show(shell, arguments):
         shell.put_json(definition)
         return
     mark = " [read-only]" if tool.read_only else ""
-    shell.put(f"{tool.name} ({tool.source}){mark}\n{tool.description}")
+    shell.put(f"{tool.name} — {tool.source}{mark}\n{tool.description}")
     for title, key in (("input", "inputSchema"), ("output", "outputSchema"), ("example of an output", "outputExample")):
         if definition[key] is not None:
             shell.put(f"{title}:")

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from .documents import read_json, reason_of, to_json
-from .errors import BadArgument, DocumentError, did_you_mean, shorten
+from .errors import BadArgument, DocumentError, nearest, shorten
 from .paths import FileLock, make_private_dir
 
 #: Version of the lines described above.
@@ -460,8 +460,9 @@ def _existing(directory, run):
     """Return the file of a run. The name is checked first, so that it can never lead out of the directory."""
     path = _path(directory, run)
     if not _RUN.match(run) or not path.is_file():
-        hint = did_you_mean(run, [each.stem for each in _record_files(directory)][-20:])
-        raise BadArgument(f"there is no run {shorten(run, 80)!r}; {hint or 'no run is on record'}")
+        close = nearest(run, [each.stem for each in _record_files(directory)])
+        hint = f"did you mean {close!r}?" if close else f"the runs on record are in {directory}"
+        raise BadArgument(f"there is no run {shorten(run, 80)!r}; {hint}")
     return path
 
 

@@ -307,6 +307,16 @@ def test_what_a_tool_returns_cannot_act_on_a_terminal(graph, project):
     assert result.json == {"a": "\x1b[2J\u202e"}
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_json_is_json_on_a_stream_that_cannot_write_everything(graph, project, environ, encoding):
+    project("plans", "p.json", plan(reshape("A", "Grüße 漢字 \ud800"), output={"a": "{{A}}"}))
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding=encoding)
+    cli.main(["plan", "run", "p", "-q"], stdin=io.StringIO(), stdout=out, stderr=io.StringIO(), environ=environ)
+    out.flush()
+    assert json.loads(raw.getvalue().decode(encoding)) == {"a": "Grüße 漢字 \ud800"}
+
+
 def test_a_time_limit_of_the_whole_run(graph, project):
     project(
         "tools",
@@ -500,7 +510,7 @@ def test_tools_are_listed_shown_and_tested(graph, project):
     assert body["count"] == len(body["tools"]) and {"source": "(control)", "count": 7} in body["sources"]
     shown = graph("tools", "show", "exit", "--json").json
     assert set(shown) == {"name", "source", "description", "readOnly", "inputSchema", "outputSchema", "outputExample"}
-    assert graph("tools", "show", "builtin__reshape").out.startswith("builtin__reshape (builtin)")
+    assert graph("tools", "show", "builtin__reshape").out.startswith("builtin__reshape — builtin")
     tested = graph("tools", "test", "builtin__reshape", '{"shape": [1]}')
     assert (tested.code, tested.json) == (0, [1])
     failed = graph("tools", "test", "builtin__reshape", "--json")
