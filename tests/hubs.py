@@ -4,6 +4,7 @@ import collections
 import http.client
 import json
 import os
+import socket
 import sys
 import threading
 
@@ -37,6 +38,7 @@ class Watch:
         self.items, self.changed, self.ended = [], threading.Condition(), False
         self.connection = http.client.HTTPConnection("127.0.0.1", hub.port)
         self.connection.request("GET", path, headers=hub.headers())
+        self.socket = self.connection.sock  # the response takes it over and hides it
         self.response = self.connection.getresponse()
         assert self.response.status == 200, self.response.read()
         self.hub = hub
@@ -71,7 +73,7 @@ class Watch:
             if not self.changed.wait_for(lambda: len(found()) >= times or self.ended, support.LIMIT_S) or \
                     len(found()) < times:
                 pytest.fail("no such %r on the stream (ended: %s); it said:\n%s\n%s" % (
-                    kind, self.ended, "\n".join(map(repr, self.items[-40:])), self.hub.session.report()))
+                    kind, self.ended, "\n".join(repr(item)[:300] for item in self.items[-25:]), self.hub.session.report()))
             return found()[times - 1]
 
     def events(self, *types):
@@ -85,8 +87,12 @@ class Watch:
 
     def close(self):
         """Leave: for the hub, this viewer is gone."""
-        if self.connection.sock is not None:
-            self.connection.sock.close()
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)  # wakes the reading thread, which a mere close would wait for
+        except OSError:
+            pass  # the hub has closed it already
+        with self.changed:
+            self.changed.wait_for(lambda: self.ended, support.LIMIT_S)
         self.response.close()
         self.connection.close()
 
@@ -215,8 +221,8 @@ class Debugged:
 
     def handshake(self):
         """initialize and initialized, answered."""
-        self.send(INITIALIZE + INITIALIZED)
-        self.answered(b'"id": 0}')
+        self.send(INITIALIZE).finished("mcp:initialize")
+        self.send(INITIALIZED)
         self.watch.wait_event("node.finished", lambda event: event["node"] == "mcp:notifications/initialized")
         return self
 
