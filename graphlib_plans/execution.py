@@ -1,12 +1,12 @@
 """Running plans: steps in the order of their dependencies, several at a time, each written down as it finishes.
 
-    run ─▶ check input and names ─▶ _PlanRun: sorter ─▶ ready ─▶ crew ─▶ _CallRun ─▶ registry or control step
+    run ─▶ check input and names ─▶ _PlanRun: sorter ─▶ ready ─▶ crew ─▶ CallRun ─▶ registry or control step
                                        ▲                          │         │
                                        └──────── finished ◀───────┘         └─▶ journal, events
 
 Threads: the caller of `run` coordinates. It alone touches the TopologicalSorter and the results; it blocks on the
-queue of finished steps, which workers and a cancel fill. Workers (`plan.<identifier>.worker.N`) block on the queue of tasks
-and end when the crew is closed. A nested plan is coordinated by the worker that runs the step which calls it.
+queue of finished steps, which workers and a cancel fill. Workers (`plan.<identifier>.worker.N`) block on the queue of
+tasks and end when the crew is closed. A nested plan is coordinated by the worker that runs the step which calls it.
 
 What a step or a tool does is never an exception of `run`: it returns an Outcome.
 """
@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from . import config, dependencies, documents, records, schema, templates, tools, validation
+from .calls import CallRun, Digests, StepFailed, Tally, is_retryable, result_of
 from .documents import to_json
 from .errors import (
     Cancelled,
@@ -44,8 +45,6 @@ DEPTH_LIMIT = validation.DEPTH_LIMIT
 CANCEL_GRACE_S = 10.0
 #: Longest error text of a failed step, in characters; the whole one is in the payload.
 MESSAGE_MAX = 2000
-#: Doublings after which the wait between two tries grows no more.
-BACKOFF_DOUBLINGS = 20
 #: Longest data a solver is given, as compact JSON in characters; longer data is cut as below.
 SOLVER_DATA_MAX = 400_000
 SOLVER_TEXT_MAX = 500
@@ -137,7 +136,7 @@ def run(
     arguments: the plan's input, an object. cancel: a CancelToken. ask: Question → Answer, called from one thread at a
     time; may raise Suspended. emit: takes events (docs/plans.md) from any thread, must neither block nor raise.
     record, finished: an open Record and what records.reopen returned; the record is closed at the end. deadline:
-    time.monotonic() by which everything must have ended. concurrency: overrides every limit the plan has.
+    time.monotonic() by which everything must have ended. concurrency: over every limit that plans and steps have.
     """
     cancel = cancel or tools.CancelToken()
     context = tools.CallContext(
@@ -150,6 +149,7 @@ def run(
         journal=records.Journal(record, finished),
         services=services,
         stack=(plan.identifier,),
+        concurrency=concurrency,
     )
     try:
         arguments = _checked_input(plan, arguments)
@@ -160,7 +160,7 @@ def run(
         return Outcome(error.kind, plan.identifier, error=error.message, details=error.details, cause=error)
     try:
         context.tell("steps_total", total=len(plan.steps))
-        outcome = _PlanRun(plan, arguments, context, concurrency).run()
+        outcome = _PlanRun(plan, arguments, context).run()
         usage, summary = context.ledger.report(), context.ledger.summary()
         outcome = replace(outcome, usage=usage, run=record.run if record else None)
         if record is not None:
@@ -317,7 +317,7 @@ def run_nested(plan, arguments, context):
         chain = " → ".join([*context.stack, plan.identifier])
         raise ToolError(f"plans are nested deeper than {DEPTH_LIMIT}: {chain}", retryable=False)
     inner = context.with_(stack=(*context.stack, plan.identifier), path="")
-    outcome = _PlanRun(plan, arguments, inner, None).run()
+    outcome = _PlanRun(plan, arguments, inner).run()
     if isinstance(outcome.cause, StopRun):
         raise outcome.cause
     if outcome.kind == "ran":
@@ -328,7 +328,7 @@ def run_nested(plan, arguments, context):
     payload = {"error": f"plan {plan.identifier!r}: {outcome.error}"}
     if outcome.kind == "empty_data":
         payload["empty_data"] = True
-    raise ToolError(payload["error"], payload, retryable=_is_retryable(outcome.cause))
+    raise ToolError(payload["error"], payload, retryable=is_retryable(outcome.cause))
 
 
 def _nested_result(plan, outcome):
@@ -349,56 +349,18 @@ def _exit_result(fired):
 # One plan ----------------------------------------------------------------------------------------------------------
 
 
-class StepFailed(PlanError):
-    """A step failed for good. path and tool name the innermost call; cause is its error."""
-
-    def __init__(self, cause, path, tool):
-        super().__init__(cause.message, **cause.details)
-        self.kind = cause.kind
-        self.cause = cause
-        self.path = path
-        self.tool = tool
-
-    @property
-    def payload(self):
-        """The tool's error value, {"error": message} when it gave none."""
-        return getattr(self.cause, "payload", {"error": self.message})
-
-
-def _is_retryable(error):
-    error = getattr(error, "cause", error)
-    return isinstance(error, ToolError) and error.retryable
-
-
-class _Tally:
-    """Counts executed steps; what is added counts for the enclosing tallies too."""
-
-    def __init__(self, parent=None):
-        self._parent = parent
-        # Protects count; held for one addition.
-        self._lock = threading.Lock()
-        self.count = 0
-
-    def add(self, number):
-        with self._lock:
-            self.count += number
-        if self._parent is not None:
-            self._parent.add(number)
-
-
 class _PlanRun:
     """One run of one plan, root or nested: made by the thread that coordinates it, used once."""
 
-    def __init__(self, plan, arguments, context, concurrency):
+    def __init__(self, plan, arguments, context):
         self.plan = plan
         self.arguments = arguments
         self.context = context
         self.key_prefix = f"{context.key}/" if context.key else ""
-        self.forced = concurrency
         settings = context.services.settings
-        self.limit = concurrency or plan.document.get("concurrency") or settings.concurrency
+        self.limit = context.concurrency or plan.document.get("concurrency") or settings.concurrency
         self.is_nested = len(context.stack) > 1
-        self.tally = _Tally()
+        self.tally = Tally()
         self.place = {step.id: index for index, step in enumerate(plan.steps)}
         self.results = {}
         self.endings = []  # (place in the file, exception): what ends the run before its last step
@@ -479,10 +441,8 @@ class _PlanRun:
         names = templates.roots([step.input, step.on_error])
         scope = {name: self.results[name] for name in names if name in self.results}
         scope["input"] = self.arguments
-        call = _CallRun(
-            step, step.id, self.key_prefix + step.id, scope, self.context, self.tally, _Digests(scope), self.forced
-        )
-        return call.run
+        key = self.key_prefix + step.id
+        return CallRun(step, step.id, key, scope, self.context, self.tally, Digests(scope)).run
 
     def wait(self, running, crew):
         """Wait for one finished step, keep its result or what it raised, and return its id in a list.
@@ -624,7 +584,7 @@ class _Crew:
 
     def do(self, step_id, function):
         """Call the function on this thread."""
-        self.finished.put((step_id, *_result_of(function)))
+        self.finished.put((step_id, *result_of(function)))
 
     def close(self):
         """Let every worker end after what it is doing."""
@@ -634,302 +594,4 @@ class _Crew:
     def _work(self):
         while (task := self._tasks.get()) is not None:
             step_id, function = task
-            self.finished.put((step_id, *_result_of(function)))
-
-
-def _result_of(function):
-    """Return (result, None) or (None, whatever was raised): the outermost frame of a worker, so nothing is lost."""
-    try:
-        return function(), None
-    except BaseException as error:
-        return None, error
-
-
-# One call ----------------------------------------------------------------------------------------------------------
-
-
-class _Digests:
-    """Digests of what a top-level step refers to, computed once for all the items of its bodies."""
-
-    def __init__(self, scope):
-        self._scope = scope
-        self._known = {}
-
-    def of(self, name, value):
-        """Return the digest of a root's value; remembered when it is the step's own and not a body's."""
-        if self._scope.get(name, self) is not value:
-            return records.digest(value)
-        if name not in self._known:
-            self._known[name] = records.digest(value)
-        return self._known[name]
-
-
-class _CallRun:
-    """One call in one place: a top-level step, a step of a body, or an agent's call. Used once, on one thread.
-
-    is_literal: the input came from a model and is not rendered, whatever it contains.
-    """
-
-    def __init__(self, call, path, key, scope, context, tally, digests, concurrency, is_literal=False):
-        self.call = call
-        self.scope = scope
-        self.context = context.with_(path=path, key=key)
-        self.tally = tally
-        self.inner = _Tally(tally)
-        self.digests = digests
-        self.concurrency = concurrency
-        self.is_literal = is_literal
-        self.control = context.services.controls.get(call.tool)
-        self.attempts = 0
-
-    def run(self):
-        """Run the call with its retries, write down how it ended, and return its result. StepFailed, StopRun."""
-        self.context.cancel.check()
-        begun = time.monotonic()
-        line = None
-        try:
-            arguments = self.arguments()
-            digest = self.digest(arguments)
-            line = self.recalled(digest)
-            if line is None:
-                self.context.tell("step_started", tool=self.call.tool, input=arguments)
-                result = self.attempt_until_done(arguments)
-            else:
-                result = line["result"]
-        except PlanError as error:
-            if self.attempts == 0:
-                self.context.tell("step_started", tool=self.call.tool, input=self.call.input)
-                digest = None
-            result = self.recover(error, begun)
-        except StopRun as stop:
-            self.told_stop(stop, begun)
-            raise
-        elapsed_s = time.monotonic() - begun
-        if line is None:
-            executed = 1 + self.inner.count
-            self.tally.add(1)
-            self.note(digest, elapsed_s, executed=executed, result=result)
-        else:
-            self.tally.add(line.get("executed", 1))
-        self.told_end(elapsed_s, result=result, reused=line is not None)
-        return result
-
-    def arguments(self):
-        if self.control is not None or self.is_literal:
-            return self.call.input
-        return templates.render(self.call.input, self.scope)
-
-    def digest(self, arguments):
-        """Return what the result depends on as a digest; None when there is no record."""
-        if not self.context.journal.active:
-            return None
-        if self.control is None:
-            return records.digest([self.call.tool, arguments])
-        roots = {name: self.scope[name] for name in templates.roots(arguments) if name in self.scope}
-        seen = {name: self.digests.of(name, value) for name, value in roots.items()}
-        return records.digest([self.call.tool, arguments, seen])
-
-    def recalled(self, digest):
-        line = self.context.journal.recall(self.context.key, digest)
-        return line if line is not None and "result" in line else None
-
-    def attempt_until_done(self, arguments):
-        retry = self.call.retry
-        while True:
-            self.attempts += 1
-            try:
-                return self.attempt(arguments)
-            except PlanError as error:
-                if self.attempts >= retry.attempts or not _is_retryable(error):
-                    raise
-                wait_s = retry.backoff_s * 2 ** min(self.attempts - 1, BACKOFF_DOUBLINGS)
-                wait_s = self.context.remaining(wait_s)
-                self.context.tell(
-                    "step_retry", tool=self.call.tool, attempt=self.attempts + 1, wait_s=wait_s, error=error.message
-                )
-            self.context.cancel.wait(wait_s)
-            self.context.cancel.check()
-
-    def attempt(self, arguments):
-        limit_s = self.context.remaining(self.call.timeout_s)
-        context = self.context
-        if self.call.timeout_s is not None:
-            context = context.with_(deadline=time.monotonic() + limit_s)
-        if self.control is None:
-            return context.services.registry.call(self.call.tool, arguments, context)
-        return self.control.run(StepRun(self, context))
-
-    def recover(self, error, begun):
-        """Return the result that on_error says; without one write the failure down and raise StepFailed."""
-        failure = error if isinstance(error, StepFailed) else StepFailed(error, self.context.path, self.call.tool)
-        if self.call.on_error == "continue":
-            return {"error": failure.message}
-        if self.call.on_error != "fail":
-            try:
-                return templates.render(self.call.on_error, self.scope)
-            except PlanError as second:
-                failure = StepFailed(second, self.context.path, self.call.tool)
-        told = {"kind": failure.kind, "message": failure.message, "payload": failure.payload}
-        elapsed_s = time.monotonic() - begun
-        self.note(None, elapsed_s, error=told)
-        self.told_end(elapsed_s, error=failure.payload, is_error=True)
-        raise failure
-
-    def note(self, digest, elapsed_s, **ending):
-        if self.context.journal.active:
-            self.context.journal.note(
-                {
-                    "type": "step",
-                    "key": self.context.key,
-                    "digest": digest,
-                    "stack": list(self.context.stack),
-                    "path": self.context.path,
-                    "tool": self.call.tool,
-                    "at": round(time.time(), 3),
-                    "elapsed_s": round(elapsed_s, 6),
-                    "attempts": self.attempts,
-                    **ending,
-                }
-            )
-
-    def told_end(self, elapsed_s, is_error=False, reused=False, **ending):
-        self.context.tell(
-            "step_finished", tool=self.call.tool, is_error=is_error, elapsed_s=elapsed_s, reused=reused, **ending
-        )
-
-    def told_stop(self, stop, begun):
-        ending = {"result": stop.exit} if isinstance(stop, ExitFired) else {"error": {"error": str(stop)}}
-        self.told_end(time.monotonic() - begun, is_error="error" in ending, **ending)
-
-
-class StepRun:
-    """What a control step is given: its raw input, ways to render it, to run bodies and calls, to ask and to remember.
-
-    `each` may call into it from several threads at once.
-    """
-
-    def __init__(self, call_run, context):
-        self._run = call_run
-        self.id = getattr(call_run.call, "id", "") or context.path
-        self.path = context.path
-        self.key = context.key
-        self.input = call_run.call.input
-        self.scope = call_run.scope
-        self.context = context
-        #: The limit `run` was given for everything, or None.
-        self.concurrency = call_run.concurrency
-        self._bodies = {}
-
-    def render(self, value, **extra):
-        """Render a value; `extra` are roots over those of the step (item, index, accumulator)."""
-        return templates.render(value, {**self.scope, **extra} if extra else self.scope)
-
-    def render_text(self, text, **extra):
-        """Render a string to text."""
-        return templates.render_text(text, {**self.scope, **extra} if extra else self.scope)
-
-    def body(self, raw, branch, **extra):
-        """Run a body and return the result of its last call. branch: "then", "else", "do" or "do.<index>"."""
-        body = self._bodies.get(id(raw))
-        if body is None:
-            body = self._bodies[id(raw)] = documents.parse_body(raw)
-        scope = {**self.scope, **extra}
-        if isinstance(body, documents.Call):
-            return self._call_run(body, f"/{branch}", f"/{branch}", scope).run()
-        result = None
-        for step in body:
-            suffix = f"/{branch}/{step.id}"
-            result = scope[step.id] = self._call_run(step, suffix, suffix, scope).run()
-        return result
-
-    def call(self, tool, arguments, path_suffix, key_suffix):
-        """Call a tool with an input that is taken as it is, as an agent does; counts as one executed step."""
-        call = documents.Call(tool, arguments)
-        run = self._call_run(call, f"/{path_suffix}", f"/{key_suffix}", self.scope, is_literal=True)
-        try:
-            return run.run()
-        except PlanError:
-            self._run.inner.add(1)  # an agent's failed call was made all the same
-            raise
-
-    def _call_run(self, call, path_suffix, key_suffix, scope, is_literal=False):
-        run = self._run
-        return _CallRun(
-            call,
-            self.path + path_suffix,
-            self.key + key_suffix,
-            scope,
-            self.context,
-            run.inner,
-            run.digests,
-            run.concurrency,
-            is_literal,
-        )
-
-    def each(self, function, items, concurrency=1):
-        """Return [function(index, item), …] in the order of the items, at most `concurrency` at a time.
-
-        After a failure nothing more is started; what runs ends first, and the failure of the lowest index is raised.
-        """
-        limit = min(concurrency, self.concurrency or concurrency, len(items))
-        if limit <= 1:
-            return [function(index, item) for index, item in enumerate(items)]
-        return _in_parallel(function, items, limit, f"plan.{self.context.stack[-1]}.{self.path}.worker")
-
-    def ask(self, prompt, schema):
-        """Put a question to a person and return the Answer. An answer on record is not asked for again."""
-        key, journal = f"{self.key}/answer", self.context.journal
-        digest = records.digest([prompt, schema])
-        line = journal.recall(key, digest)
-        if line is not None and "answer" in line:
-            return tools.Answer("answered", line["answer"])
-        self.context.tell("question", prompt=prompt)
-        question = tools.Question(prompt, schema, self.path, self.context.stack, key, self.context.deadline)
-        answer = self.context.ask(question)
-        self.context.cancel.check()
-        self.context.tell("answer", status=answer.status)
-        if answer.status == "answered":
-            journal.note(records.answer_line(key, prompt, schema, answer.value))
-        return answer
-
-    def remember(self, suffix, request, function):
-        """Return function(), a JSON value; one on record for the same request is not computed again."""
-        journal = self.context.journal
-        if not journal.active:
-            return function()
-        key, digest = f"{self.key}/{suffix}", records.digest(request)
-        line = journal.recall(key, digest)
-        if line is not None and "value" in line:
-            return line["value"]
-        value = function()
-        journal.note({"type": "model", "key": key, "digest": digest, "value": value})
-        return value
-
-
-def _in_parallel(function, items, limit, name):
-    """Return [function(index, item), …] computed by this thread and limit - 1 others."""
-    results = [None] * len(items)
-    todo = enumerate(items)
-    failures = []
-    # Protects todo; held for one step of it.
-    lock = threading.Lock()
-
-    def work():
-        while True:
-            with lock:
-                index, item = (None, None) if failures else next(todo, (None, None))
-            if index is None:
-                return
-            results[index], error = _result_of(lambda: function(index, item))
-            if error is not None:
-                failures.append((index, error))
-
-    threads = [threading.Thread(target=work, name=f"{name}.{n}", daemon=True) for n in range(1, limit)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise min(failures, key=lambda failure: (not isinstance(failure[1], StopRun), failure[0]))[1]
-    return results
+            self.finished.put((step_id, *result_of(function)))

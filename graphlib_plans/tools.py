@@ -164,6 +164,8 @@ class CallContext:
     stack: tuple = ()
     path: str = ""
     key: str = ""
+    #: The limit a run was given for steps and items at the same time, over what its plans say; None for none.
+    concurrency: int | None = None
 
     def remaining(self, limit_s=None):
         """Return how many seconds a wait may last: the smaller of limit_s and the time left; None for no limit.

@@ -1,11 +1,14 @@
 """A small world for plans: tools that are Python functions, and runs of plan documents over them."""
 
 import dataclasses
+import io
+import json
+import os
 import threading
 
 import pytest
 
-from graphlib_plans import config, control, documents, execution, tools
+from graphlib_plans import cli, config, control, documents, execution, tools
 from graphlib_plans.errors import Problem
 
 #: Seconds until a wait gives up; generous, because running into it is a failure.
@@ -181,3 +184,51 @@ def in_thread():
         return join
 
     return start
+
+
+class Result:
+    """How a command ended: its exit code, and the text of stdout and stderr."""
+
+    def __init__(self, code, out, err):
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """An environment whose home is empty."""
+    return {"HOME": str(tmp_path / "home"), "PATH": os.environ["PATH"]}
+
+
+@pytest.fixture
+def graph(environ, tmp_path, monkeypatch):
+    """graph(*arguments, stdin="", **variables) -> Result of one command, run in an empty project."""
+    project = tmp_path / "project"
+    project.mkdir()
+    monkeypatch.chdir(project)
+
+    def run(*arguments, stdin="", **variables):
+        out, err = io.StringIO(), io.StringIO()
+        code = cli.main(
+            list(arguments), stdin=io.StringIO(stdin), stdout=out, stderr=err, environ={**environ, **variables}
+        )
+        assert "Traceback" not in out.getvalue() + err.getvalue()
+        return Result(code, out.getvalue(), err.getvalue())
+
+    return run
+
+
+@pytest.fixture
+def project(graph, tmp_path):
+    """write(kind, name, document) puts a plan or tool file into the project; strings are written as they are."""
+
+    def write(kind, name, content):
+        path = tmp_path / "project/.graph" / kind / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content if isinstance(content, str) else json.dumps(content), encoding="utf-8")
+        return path
+
+    return write

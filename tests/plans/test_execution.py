@@ -2,7 +2,6 @@
 
 import dataclasses
 import threading
-import time
 
 import pytest
 
@@ -274,85 +273,6 @@ def test_long_errors_are_cut_and_the_payload_is_whole(world, step):
     assert outcome.details["payload"]["error"] == text
 
 
-# on_error, retry, timeout ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("on_error", "result"),
-    [("continue", {"error": "no"}), ({"v": "{{input.n}}"}, {"v": 5}), (None, None), ([], []), ("{{input.n}}", 5)],
-)
-def test_on_error_gives_a_failed_step_a_result(world, step, on_error, result):
-    world.tool("break", fail("no"))
-    failing = {**step("A", "t__break"), "on_error": on_error}
-    outcome = world.run(failing, step("B", seen="{{A}}"), output={"seen": "{{B.seen}}"}, arguments={"n": 5})
-    assert outcome.kind == "ran"
-    assert outcome.output == {"seen": result}
-    assert outcome.steps_executed == 2
-
-
-def test_on_error_covers_templates_and_does_not_cover_the_end_of_a_run(world, step):
-    outcome = world.run(step("A", v="{{input.x}}", on_error="continue"), output={"e": "{{A.error}}"})
-    assert "{{input.x}}" in outcome.output["e"]
-    gate = {"value": 1, "op": "eq", "to": 1}
-    stopped = world.run(step("A", "exit", on_error="continue", when=gate, status="error", message="stop"))
-    assert stopped.kind == "exit_error"
-
-
-def test_a_step_is_tried_again_until_it_works(world, step):
-    tries = []
-
-    def shaky(arguments):
-        tries.append(1)
-        if len(tries) < 3:
-            raise ToolError("busy")
-        return "ok"
-
-    world.tool("shaky", shaky)
-    retry = {"attempts": 5, "backoff_s": 0}
-    outcome = world.run(step("A", "t__shaky", retry=retry), output={"a": "{{A}}"})
-    assert (outcome.output, len(tries)) == ({"a": "ok"}, 3)
-    retries = [event for event in world.events if event["event"] == "step_retry"]
-    assert [(event["attempt"], event["error"]) for event in retries] == [(2, "busy"), (3, "busy")]
-
-
-def test_waits_between_tries_double(world, step, monkeypatch):
-    waits = []
-    monkeypatch.setattr(tools.CancelToken, "wait", lambda self, timeout_s=None: waits.append(timeout_s))
-    world.tool("break", fail("no"))
-    world.run(step("A", "t__break", retry={"attempts": 4, "backoff_s": 0.5}))
-    assert waits == [0.5, 1.0, 2.0]
-
-
-def test_what_cannot_work_is_not_tried_again(world, step):
-    world.tool("break", fail("bad input", retryable=False))
-    world.run(step("A", "t__break", retry={"attempts": 5, "backoff_s": 0}))
-    assert len(world.calls) == 1
-
-
-def test_a_limit_reaches_the_tool_as_its_deadline(world, step):
-    def slow(arguments, context):
-        context.cancel.wait(context.remaining())
-        context.remaining()
-
-    world.tool("slow", slow)
-    outcome = world.run(step("A", "t__slow", timeout_s=0.01, retry={"attempts": 2, "backoff_s": 0}))
-    assert outcome.kind == "step_failed"
-    assert "time limit" in outcome.error
-    assert len(world.calls) == 2  # each try has the limit for itself
-
-
-def test_a_limit_holds_for_everything_inside_a_step(world, step):
-    world.tool("left", lambda arguments, context: context.remaining())
-    world.plan(step("E", "t__left"), identifier="inner", output={"left": "{{E}}"})
-    outcome = world.run(step("A", "plan__inner", timeout_s=1000), output={"left": "{{A.left}}"})
-    assert 0 < outcome.output["left"] <= 1000
-
-
-def test_a_run_that_is_out_of_time_starts_nothing_more(world, step):
-    outcome = world.run(step("A"), deadline=time.monotonic() - 1)
-    assert (outcome.kind, world.calls) == ("step_failed", [])
-
-
 # Cancelling --------------------------------------------------------------------------------------------------------
 
 
@@ -524,6 +444,19 @@ def test_eight_plans_may_be_nested_the_root_included(world, step):
     outcome = world.run(plan=root, arguments={"depth": 9})
     assert outcome.kind == "step_failed"
     assert "deeper than 8" in outcome.error and "p1 → p2" in outcome.error
+
+
+def test_a_limit_for_everything_holds_in_nested_plans_too(world, step):
+    body = {"tool": "t__echo", "input": {}}
+    plan = world.plan(
+        step("E", "map", over=[1, 2], do=body, concurrency=9), step("F"), identifier="inner", concurrency=7
+    )
+    seen = []
+    world.tool("see", lambda arguments, context: seen.append(context.concurrency))
+    world.plan(step("S", "t__see"), identifier="inner2")
+    assert world.run(step("A", "plan__inner"), step("B", "plan__inner2"), concurrency=1).kind == "ran"
+    order = [path for _, path in world.told("step_started", "step_finished") if path.startswith("E/")]
+    assert order == ["E/do.0", "E/do.0", "E/do.1", "E/do.1"] and seen == [1] and plan.concurrency == 7
 
 
 def test_events_carry_the_call_stack_and_the_path(world, step):
