@@ -633,7 +633,8 @@ class _OpenAI:
                 system = f"{system}\n\nReply with JSON alone that keeps to this JSON Schema:\n" \
                          f"{to_json(_wrapped(request.schema))}".strip()
             else:
-                wanted = {"name": "answer", "schema": _wrapped(request.schema), "strict": True}
+                wanted = _wrapped(request.schema)
+                wanted = {"name": "answer", "schema": wanted, "strict": _is_strict(wanted)}
                 body["response_format"] = {"type": "json_schema", "json_schema": wanted}
         body["messages"] = [{"role": "system", "content": system}] if system else []
         for message in request.messages:
@@ -730,6 +731,19 @@ class _OpenAI:
             "cache_read_input_tokens": cached,
         }
         return Reply(text, calls, value, stop, _message(text, calls, self.kind, None)), tokens
+
+
+def _is_strict(schema):
+    """Say whether OpenAI can hold a model to a schema to the letter: it must leave nothing open (structured outputs)."""
+    if isinstance(schema, list):
+        return all(map(_is_strict, schema))
+    if not isinstance(schema, dict):
+        return True
+    properties = schema.get("properties", {})
+    if (schema.get("type") == "object" or properties) and not (
+            schema.get("additionalProperties") is False and set(schema.get("required", ())) == set(properties)):
+        return False
+    return all(map(_is_strict, schema.values()))
 
 
 def _service_of(provider):

@@ -58,7 +58,8 @@ def spawn(argv, *, name, environ, cwd=None, stdin=subprocess.PIPE):
     """Start a program in a process group of its own, its standard streams as unbuffered pipes.
 
     argv: list of str, the program first; it is looked up on the PATH of `environ`. name: what messages call it.
-    stdin: as for Popen. Returns the Popen. ToolError, not retryable, with a sentence that names both.
+    stdin: as for Popen. Returns the Popen. ToolError with a sentence that names both; retryable only where the system
+    is short of processes, memory or files.
     """
     program = shutil.which(argv[0], path=environ.get("PATH")) or argv[0]
     group = {"creationflags": subprocess.CREATE_NEW_PROCESS_GROUP} if _WINDOWS else {"start_new_session": True}
@@ -67,8 +68,9 @@ def spawn(argv, *, name, environ, cwd=None, stdin=subprocess.PIPE):
             [program, *argv[1:]], stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
             env=dict(environ), cwd=cwd, **group)
     except (OSError, ValueError) as error:  # ValueError: a NUL, or text that no file system name can hold
+        is_short_of = getattr(error, "errno", None) in (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
         reason = f"{name} cannot be started: {argv[0]!r}: {_why(error, program, cwd)}"
-        raise ToolError(reason, retryable=False) from None
+        raise ToolError(reason, retryable=is_short_of) from None
 
 
 def _why(error, program, cwd):

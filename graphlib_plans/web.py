@@ -11,10 +11,12 @@ wakes it and shuts the socket down, which ends the thread.
 import codecs
 import contextlib
 import http.client
+import os
 import queue
 import re
 import socket
 import ssl
+import struct
 import threading
 import time
 import urllib.parse
@@ -120,6 +122,9 @@ def _quoted(text):
     return urllib.parse.quote(text, safe="/%:@!$&'()*+,;=?~-._[]", errors="replace")
 
 
+#: SO_LINGER of zero seconds: closing resets the connection.
+_RESET = struct.pack("hh" if os.name == "nt" else "ii", 1, 0)
+
 _HEAD, _DATA, _END, _ERROR, _CANCELLED = "head", "data", "end", "error", "cancelled"
 
 
@@ -184,9 +189,14 @@ class Response:
             self._pieces.put_nowait((_CANCELLED, None))
 
     def _shut_down(self):
+        """Wake the thread that reads the socket, and have it reset the connection when it closes it.
+
+        Without a reset a server with a full pipe may go on waiting for minutes (measured) for a reader that has left.
+        """
         if self._socket is not None:
-            # The plain socket's method: an SSLSocket's own would forget its state while the other thread reads.
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError):  # closed already
+                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
+                # The plain socket's method: an SSLSocket's own would forget its state while the other thread reads.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     # The reader

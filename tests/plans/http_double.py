@@ -51,7 +51,6 @@ class Request(http.server.BaseHTTPRequestHandler):
     def write(self, data):
         data = data.encode() if isinstance(data, str) else data
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
-        self.wfile.flush()
 
     def event(self, data, name=None):
         """Write one server-sent event; a value that is no text is written as JSON."""
@@ -60,7 +59,6 @@ class Request(http.server.BaseHTTPRequestHandler):
 
     def end(self):
         self.wfile.write(b"0\r\n\r\n")
-        self.wfile.flush()
 
     def wait_until_gone(self):
         """Block until the client has closed the connection."""

@@ -360,6 +360,26 @@ def test_calls_overlap(client):
     assert ended.wait(LIMIT_S)
 
 
+def test_many_callers_each_get_their_own_answer(client):
+    one = client(server())
+    one.tools()
+    wrong = []
+
+    def caller(name):
+        for number in range(25):
+            value = {"word": f"{name}.{number}", "pad": "x" * (number * 1000)}
+            if one.call("echo", value) != value:
+                wrong.append(value["word"])
+
+    threads = [threading.Thread(target=caller, args=(name,)) for name in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive()
+    assert wrong == []
+
+
 def test_a_server_that_cancels_our_call_fails_it_at_once(client):
     with pytest.raises(ToolError, match="cancelled tools/call: shutting down"):
         client(server()).call("hang_up")

@@ -1,5 +1,6 @@
 """Models over HTTP, against a local server that speaks both protocols as their documentation shows them."""
 
+import contextlib
 import json
 import threading
 import time
@@ -544,7 +545,23 @@ def test_structured_output_is_forced_in_each_protocol(world, kind):
     else:
         assert body["response_format"]["type"] == "json_schema"
         assert body["response_format"]["json_schema"]["schema"] == SCHEMA
-        assert body["response_format"]["json_schema"]["strict"] is True
+        assert body["response_format"]["json_schema"]["strict"] is False
+
+
+CLOSED = {"type": "object", "additionalProperties": False}
+
+
+@pytest.mark.parametrize("schema, strict", [
+    ({**CLOSED, "required": ["n"], "properties": {"n": {"type": "integer"}}}, True),
+    ({**CLOSED, "properties": {"n": {"type": "integer"}}}, False),
+    ({**CLOSED, "required": ["n"], "properties": {"n": {"type": "array", "items": {"type": "object"}}}}, False),
+    ({**CLOSED, "required": ["n"], "properties": {"n": {"anyOf": [{"type": "null"}, CLOSED]}}}, True),
+])
+def test_openai_is_held_to_the_letter_only_of_schemas_it_takes(world, schema, strict):
+    one = world("openai", openai_answer('{"n": null}'), openai_answer('{"n": 1}'))
+    with contextlib.suppress(ToolError):
+        one.structured(schema)
+    assert one.bodies[0]["response_format"]["json_schema"]["strict"] is strict
 
 
 def test_one_repair_is_tried(world, kind):

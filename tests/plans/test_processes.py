@@ -34,6 +34,7 @@ def pids(tmp_path):
         return [int(pid) for pid in os.read(descriptor, 1000).split()]
 
     read.path = path
+    read.are_there = lambda: bool(select.select([descriptor], [], [], 0)[0])
     yield read
     os.close(descriptor)
 
@@ -93,8 +94,11 @@ def test_the_rest_can_be_dropped_and_is_counted():
 
 
 def test_a_late_program_ends_with_its_children(pids):
-    with pytest.raises(ToolTimeout, match="did not end within 1 s and was killed"):
-        run(family(pids.path, "signal.pause()"), limit_s=1)
+    for limit_s in (1, 4, 16):  # on a busy machine it may not even have begun within the first
+        with pytest.raises(ToolTimeout, match=f"did not end within {limit_s} s and was killed"):
+            run(family(pids.path, "signal.pause()"), limit_s=limit_s)
+        if pids.are_there():
+            break
     for pid in pids():
         wait_for_end(pid)
 
