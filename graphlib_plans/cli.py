@@ -96,15 +96,17 @@ class _Shell:
     # Output
 
     def say(self, text):
-        """Tell a person something on stderr."""
-        with contextlib.suppress(BrokenPipeError):
-            self.stderr.write(f"graph: {tools.printable(text)}\n")
-            self.stderr.flush()
+        """Tell a person what became of the command, on stderr."""
+        self.note(f"graph: {text}")
 
     def note(self, text):
-        """Add a line to what was said, on stderr."""
+        """Tell a person something on stderr; as an event where a program reads the events of runs there."""
+        if self.environ.get("GRAPH_EVENTS") == "jsonl":
+            line = json.dumps({"event": "message", "text": text})
+        else:
+            line = tools.printable(text)
         with contextlib.suppress(BrokenPipeError):
-            self.stderr.write(tools.printable(text) + "\n")
+            self.stderr.write(line + "\n")
             self.stderr.flush()
 
     def put(self, text):

@@ -1,13 +1,17 @@
 """The verbs: what they write to stdout and to stderr, exit codes, bad input, the examples."""
 
+import functools
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
+
+from graphlib_plans import authoring, execution, records, workspace
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -197,13 +201,14 @@ def test_a_failure_says_how_to_go_on(graph, project):
 
 def test_events_for_programs(graph, project):
     project("plans", "p.json", plan(reshape("A", 1)))
-    events = [json.loads(line) for line in graph("plan", "run", "p", GRAPH_EVENTS="jsonl").err.splitlines()[:-1]]
+    events = [json.loads(line) for line in graph("plan", "run", "p", GRAPH_EVENTS="jsonl").err.splitlines()]
     assert [each["event"] for each in events] == [
         "steps_total",
         "step_started",
         "tool_started",
         "tool_finished",
         "step_finished",
+        "message",
     ]
 
 
@@ -496,3 +501,41 @@ def test_the_git_example_runs_in_a_repository(graph, tmp_path):
 def _git_environ(home):
     who = {f"GIT_{role}_{key}": "tester@example.org" for role in ("AUTHOR", "COMMITTER") for key in ("NAME", "EMAIL")}
     return {"PATH": os.environ["PATH"], "HOME": str(home), **who}
+
+
+# Many at once ------------------------------------------------------------------------------------------------------
+
+
+def test_ten_runs_and_ten_edits_at_once(graph, project, environ, tmp_path, in_thread):
+    """Runs do not mix, and no edit is lost: each works on its own snapshot, edits of one folder take turns."""
+    rule = {"type": "object", "properties": {"n": {"type": "integer"}}}
+    document = plan(reshape("A", "{{input.n}}"), reshape("B", "{{A}}"), input_schema=rule, output={"n": "{{B}}"})
+    project("plans", "p.json", document)
+
+    def run(number):
+        space = workspace.open_workspace(tmp_path / "project", environ)
+        try:
+            record = records.create(space.config.runs_dir, space.find_plan("p"), {"n": number}, now=time.time())
+            return execution.run(space.find_plan("p"), {"n": number}, space.services, record=record)
+        finally:
+            space.close()
+
+    def edit(number):
+        space = workspace.open_workspace(tmp_path / "project", environ)
+        try:
+            change = functools.partial(
+                authoring.add_step, id=f"X{number}", tool="builtin__reshape", input={"shape": number}
+            )
+            return space.store.edit("p", change)
+        finally:
+            space.close()
+
+    running = [in_thread(functools.partial(run, number)) for number in range(10)]
+    editing = [in_thread(functools.partial(edit, number)) for number in range(10)]
+    outcomes = [join() for join in running]
+    assert [outcome.output for outcome in outcomes] == [{"n": number} for number in range(10)]
+    assert len({outcome.run for outcome in outcomes}) == 10
+    assert all(join()["ok"] for join in editing)
+    steps = json.loads((tmp_path / "project/.graph/plans/p.json").read_text())["steps"]
+    assert {step["id"] for step in steps} == {"A", "B", *(f"X{number}" for number in range(10))}
+    assert graph("plan", "runs", "--json").json["count"] == 10
