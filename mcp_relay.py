@@ -136,6 +136,9 @@ REQUEST, RESPONSE, NOTIFICATION, BATCH, NOISE, BLANK = "request response notific
 BEFORE, AFTER, ERROR = "before", "after", "error"
 POINTS = (BEFORE, AFTER, ERROR)
 
+#: Kinds of node, as in the seed; a relay itself makes server, tool, resource, prompt, llm and custom.
+KINDS = ("agent", "llm", "tool", "chain", "retriever", "server", "resource", "prompt", "custom")
+
 #: What may be done with a held frame.
 CONTINUE, INJECT, RETRY, ABORT = "continue", "inject", "retry", "abort"
 ACTIONS = (CONTINUE, INJECT, RETRY, ABORT)
@@ -672,10 +675,12 @@ def is_whole_frame(raw):
 # ----------------------------------------------------------------------------------------------------------------
 
 HIDE_NAMES = ("inputs", "outputs", "tool-args", "tool-results")
-_SECRET_WORD = (r"(?:api[-_]?key|access[-_]?key|auth(?:orization)?|bearer|cookie|credentials?|pass(?:word|wd|phrase)?"
-                r"|private[-_]?key|secret|token|signature)")
-_SECRET_NAME = re.compile(r"(?:^|[-_.])%s(?:$|[-_.])|(?:api|access|secret|private)key$" % _SECRET_WORD, re.I)
-_SECRET_PAIR = re.compile(r"([\w.-]{0,40}%s[\w.-]{0,40}\s{0,4}[=:]\s{0,4})([^&\s;,]+)" % _SECRET_WORD, re.I)
+#: words that name a secret, alone or as a part of a name: GITHUB_TOKEN, --api-key, accessToken; not max_tokens
+_SECRET_WORDS = frozenset("apikey auth authorization bearer cookie credential credentials passphrase passwd password "
+                          "pwd secret signature token".split())
+_SECRET_PAIRS = frozenset([("api", "key"), ("access", "key"), ("private", "key"), ("secret", "key")])
+_NAME = re.compile(r"(?<![\w.-])([\w.-]{1,100})\s{0,3}[=:]\s{0,3}")
+_VALUE = re.compile(r"(?:(?:basic|bearer|digest|token)\s+)?[^&\s;,]+", re.I)
 _URL_LOGIN = re.compile(r"(\b\w{1,20}://)[^/@\s]{1,1024}@")
 _SECRET_SHAPE = re.compile(r"\b(?:sk-|ghp_|gho_|github_pat_|xox[abp]-|glpat-)[\w-]{6,}")
 MASK = "***"
@@ -690,13 +695,27 @@ def mask_secrets(arguments):
     shown = []
     expect = False
     for argument in arguments:
-        if expect and not argument.startswith("-"):
-            shown.append(MASK)
-        else:
-            text = _SECRET_PAIR.sub(r"\1" + MASK, _URL_LOGIN.sub(r"\1%s@" % MASK, argument))
-            shown.append(_SECRET_SHAPE.sub(MASK, text))
-        expect = argument.startswith("-") and "=" not in argument and bool(_SECRET_NAME.search(argument))
+        is_flag = argument.startswith("-")
+        shown.append(MASK if expect and not is_flag else _mask_text(argument))
+        expect = is_flag and "=" not in argument and _names_secret(argument)
     return shown
+
+
+def _mask_text(text):
+    text = _URL_LOGIN.sub(r"\1%s@" % MASK, text)
+    pieces, done = [], 0
+    for found in _NAME.finditer(text):
+        value = _VALUE.match(text, found.end())
+        if value and found.start() >= done and _names_secret(found.group(1)):
+            pieces += [text[done:found.end()], MASK]
+            done = value.end()
+    return _SECRET_SHAPE.sub(MASK, "".join(pieces) + text[done:])
+
+
+def _names_secret(name):
+    """Say whether a flag, variable, header or parameter has the name of a secret."""
+    parts = [part.lower() for part in re.split(r"[-_.]+|(?<=[a-z0-9])(?=[A-Z])", name) if part]
+    return any(part in _SECRET_WORDS for part in parts) or any(pair in _SECRET_PAIRS for pair in zip(parts, parts[1:]))
 
 
 def _basename(text):
@@ -1829,9 +1848,13 @@ class History:
 class NoiseWatch:
     """Find stdout noise in a server's chunks without parsing what is plainly JSON-RPC.
 
-    A line that begins with `{"jsonrpc":"2.0"` is taken for a message; the lines of a chunk are classified only if
-    one of them begins otherwise. One search a chunk is all that this costs. Pure; owned by the server->client lane.
+    The first lines of a session are classified, so that "the server answered" is exact. After them a line that begins
+    with `{"jsonrpc":"2.0"` is taken for a message, and the lines of a chunk are classified only if one of them begins
+    otherwise: one search a chunk is all that this costs. Pure; owned by the server->client lane.
     """
+
+    #: lines that are classified before a plain beginning is trusted
+    _FIRST = 100
 
     _PLAIN = b'{"jsonrpc":"2.0"'
     _ODD = re.compile(rb'\n(?!\{"jsonrpc":"2\.0")')
@@ -1844,6 +1867,7 @@ class NoiseWatch:
         self.first = None
         #: True once the server sent a JSON-RPC message
         self.answered = False
+        self._judged = 0
         self._pieces = []
         self._size = 0
 
@@ -1857,7 +1881,7 @@ class NoiseWatch:
         last = chunk.rfind(b"\n")
         self._extend(chunk[:first])
         self._finish_line()
-        if last > first and self._ODD.search(chunk, first, last):
+        if last > first and (self._judged < self._FIRST or self._ODD.search(chunk, first, last)):
             for line in chunk[first + 1:last].split(b"\n"):
                 self._judge(line)
         self._extend(chunk[last + 1:])
@@ -1877,11 +1901,13 @@ class NoiseWatch:
     def _finish_line(self):
         if self._pieces:
             first = self._pieces[0]
-            self._judge(first if first.startswith(self._PLAIN) else b"".join(self._pieces))
+            is_plain = self._judged >= self._FIRST and first.startswith(self._PLAIN)
+            self._judge(first if is_plain else b"".join(self._pieces))
         self._pieces, self._size = [], 0
 
     def _judge(self, line):
-        if line.startswith(self._PLAIN):
+        self._judged += 1
+        if line.startswith(self._PLAIN) and (self._judged > self._FIRST or len(line) >= self._LINE_BYTES):
             self.answered = True
             return
         kind = classify(line).kind
@@ -2514,6 +2540,11 @@ def descendants(pid, table):
 # ----------------------------------------------------------------------------------------------------------------
 
 
+def port_words(port):
+    """Return what a command line needs to find the hub of a port; nothing for the default one."""
+    return "" if port == PORT else " --port %d" % port
+
+
 class EventLog:
     """The newest events of a session, for a hub that is slow or comes again. Bounded like the history."""
 
@@ -2721,7 +2752,7 @@ class Reporter:
             if now - heard >= SILENCE_S or (self._out and now - moved >= HEARTBEAT_S):
                 return
             if self._is_ending and not self._out:
-                self.flushed.set()
+                self._say_goodbye(link)
                 return
             self._is_polling = True
             writing = [link] if self._out else []
@@ -2743,6 +2774,15 @@ class Reporter:
                 heard = time.monotonic()
                 if not inbox:
                     return
+
+    def _say_goodbye(self, link):
+        """End our side and wait until the hub has read all of it: closing at once could take it away again."""
+        import socket
+        link.shutdown(socket.SHUT_WR)
+        link.settimeout(FAILURE_WAIT_S)
+        while link.recv(READ_BYTES):
+            pass  # what the hub still says concerns nobody
+        self.flushed.set()
 
     def _has_more(self):
         with self._relay.lock:
@@ -2924,9 +2964,9 @@ class Relay:
         now = time.monotonic()
         if what == "signal" and self._signal is None:
             self._signal = about
-            self._begin_end(now, "shutdown")
             if self.child:
                 self.child.signal(about)
+            self._begin_end(now, "shutdown")
         elif what == "lane ended" and about is self.to_server:
             self._begin_end(now, "host gone")
             self.to_server.outlet.close()
@@ -3041,8 +3081,9 @@ class Relay:
         if lane.framer.raw and not was_raw:
             limit = self.options.max_frame_bytes
             words = "a frame of the %s exceeded %d bytes" % (lane.direction.partition("-")[0], limit)
-            self.tell_once("raw " + lane.name, words + "; from here on that direction is relayed as raw bytes and not "
-                           "recorded (--max-frame-bytes raises the limit)")
+            if not self._is_reporting:
+                self.tell_once("raw " + lane.name, words + "; from here on that direction is relayed as raw bytes and "
+                               "not recorded (--max-frame-bytes raises the limit)")
             self.session.note_gap(len(rest), words, time.monotonic())
         return frames, rest
 
@@ -3130,7 +3171,7 @@ class Relay:
             self._told.add(key)
             self.mirror.say(text)
 
-    _is_replaying = False
+    _is_replaying = _is_reporting = False
 
     def _open_session(self):
         """Begin to watch: put the session on record from its beginning. The lock is held."""
@@ -3280,9 +3321,10 @@ class Relay:
 
     def _announce(self, hold):
         self.mirror.say(
-            "HOLDING %s at the %s gate (%s); resume it in http://127.0.0.1:%d/ or with: mcp_relay.py resume %s — "
+            "HOLDING %s at the %s gate (%s); resume it in http://127.0.0.1:%d/ or with: mcp_relay.py resume %s%s — "
             "the client is waiting and may time out"
-            % (hold.title(), hold.passage.point, hold.reason, self.options.port, hold.name))
+            % (hold.title(), hold.passage.point, hold.reason, self.options.port, hold.name,
+               port_words(self.options.port)))
 
     def _carry_out(self, hold, now):
         """Do what a release asks for (seed, table of actions). The lock is held.
@@ -3467,6 +3509,7 @@ class Relay:
     def _report(self):
         """Close the record and say what went wrong in the session; return True if the server failed to start."""
         with self.lock:
+            self._is_reporting = True
             if self.session is None:
                 self._open_session()
             session = self.session
@@ -3476,9 +3519,10 @@ class Relay:
                     session.pass_on(session.observe(lane.direction, tail, time.monotonic()), time.monotonic())
             if self.noise.end():
                 self._tell_noise(self.noise.first)
-            unanswered = len(session.waiting())
+            is_blind = self.to_server.framer.raw or self.to_client.framer.raw
+            unanswered = 0 if is_blind else len(session.waiting())
             code, name = self._ended_words()
-            early = not session.answered and (code or name or unanswered) and not self._is_masked
+            early = not session.answered and (code or name or unanswered) and not self._is_masked and not is_blind
             failure = None
             if early:
                 lines, seen = self.tail.lines()
@@ -4107,9 +4151,10 @@ class Hub:
         for key in ("kind", "name"):
             if wanted.get(key) is not None:
                 each[key] = wanted[key]
-        if set(wanted) - {"kind", "name", "point"} or each["point"] not in POINTS or any(
-                type(value) is not str for value in each.values()):
-            raise ApiError(400, "bad_request", "a breakpoint has kind, name and point (before, after or error)")
+        if set(wanted) - {"kind", "name", "point"} or any(type(value) is not str for value in each.values()) \
+                or each["point"] not in POINTS or each.get("kind") not in (None,) + KINDS:
+            raise ApiError(400, "bad_request", "a breakpoint has kind (%s), name and point (%s)"
+                           % (", ".join(KINDS), ", ".join(POINTS)))
         with self.lock:
             for known in self.gate["breakpoints"]:
                 if {key: value for key, value in known.items() if key != "id"} == each:
@@ -4170,10 +4215,12 @@ class Hub:
             while True:
                 found = self.describe_holds(run)
                 left = until - time.monotonic()
-                if found or left <= 0 or (run is not None and self.run(run).fields["status"] != "running"):
-                    return found, not found and left <= 0
                 with self.lock:
-                    self.changed.wait(min(left, 1.0))
+                    is_over = run in self.runs and self.runs[run].fields["status"] != "running"
+                    if not found and not is_over and left > 0:
+                        self.changed.wait(min(left, 1.0))
+                        continue
+                return found, not found and left <= 0
         finally:
             with self.lock:
                 self.waits -= 1
@@ -4271,12 +4318,19 @@ class Request:
         self.body = body
         self.names = names
 
-    def number(self, key, default, most):
-        """Return a query value as a number from 0 to most; ApiError 400."""
+    def whole(self, key, default, least=0):
+        """Return a query value as a whole number; ApiError 400."""
         text = self.query.get(key, str(default))
-        if not re.match(r"[0-9]{1,15}(\.[0-9]{1,3})?\Z", text):
-            raise ApiError(400, "bad_request", "%s must be a number" % key)
-        return min(float(text), most)
+        if not re.match(r"[0-9]{1,15}\Z", text) or int(text) < least:
+            raise ApiError(400, "bad_request", "%s must be a whole number, at least %d" % (key, least))
+        return int(text)
+
+    def wait_s(self):
+        """Return how long a long-poll may last, 0 without one; ApiError 400."""
+        text = self.query.get("wait", "0")
+        if not re.match(r"[0-9]{1,9}(\.[0-9]{1,9})?\Z", text) or float(text) > WAIT_S:
+            raise ApiError(400, "bad_request", "wait must be a number of seconds, at most %d" % WAIT_S)
+        return float(text)
 
     def json(self):
         """Return the body as an object; ApiError 400."""
@@ -4322,8 +4376,8 @@ def delete_run(request):
 def get_events(request):
     name = request.names[0]
     request.hub.run(name)
-    limit = int(request.number("limit", 1000, 5000)) or 1
-    rows = request.hub.store.events(name, int(request.number("after", 0, 2 ** 53)), limit + 1)
+    limit = min(request.whole("limit", 1000, 1), 5000)
+    rows = request.hub.store.events(name, request.whole("after", 0), limit + 1)
     following = rows[limit - 1][0] if len(rows) > limit else None
     lines = ",".join(with_run(name, line) for _, line in rows[:limit])
     return 200, ('{"events":[%s],"next":%s}' % (lines, json.dumps(following))).encode()
@@ -4352,8 +4406,9 @@ def export_page(page, run, lines):
 
 def get_holds(request):
     run = request.query.get("run")
-    holds, timed_out = request.hub.wait_for_hold(run, request.number("wait", 0, WAIT_S))
-    return 200, {"holds": holds, "timedOut": timed_out if request.query.get("wait") else False}
+    wait_s = request.wait_s()
+    holds, timed_out = request.hub.wait_for_hold(run, wait_s) if wait_s else (request.hub.describe_holds(run), False)
+    return 200, {"holds": holds, "timedOut": timed_out}
 
 
 def get_hold(request):
@@ -4391,8 +4446,10 @@ def put_mode(request):
     return 200, request.hub.breakpoints()
 
 
-#: (method, path with {names}, handler, whether the token is needed). `/`, stream and attach are served below.
+#: (method, path with {names}, handler, whether the token is needed). A handler is a function of a Request that
+#: returns (status, body), or the name of a Handler method that serves the connection itself.
 ROUTES = (
+    ("GET", "/", "serve_page", False),
     ("GET", "/api/health", get_health, False),
     ("GET", "/api/runs", get_runs, True),
     ("GET", "/api/runs/{run}", get_run, True),
@@ -4406,6 +4463,8 @@ ROUTES = (
     ("POST", "/api/breakpoints", post_breakpoint, True),
     ("DELETE", "/api/breakpoints/{id}", delete_breakpoint, True),
     ("PUT", "/api/mode", put_mode, True),
+    ("GET", "/api/stream", "serve_stream", True),
+    ("POST", "/api/attach", "serve_attach", True),
 )
 
 
@@ -4468,7 +4527,12 @@ def handler_class(hub):
             except (ConnectionError, TimeoutError):
                 self.close_connection = True
 
-        do_POST = do_PUT = do_DELETE = do_GET
+        do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_GET
+
+        def send_error(self, code, message=None, explain=None):
+            """Answer what http.server itself refuses in our form instead of HTML."""
+            self.close_connection = True
+            self._answer(code, {"error": {"code": "bad_request", "message": message or "bad request"}})
 
         def _serve(self):
             target = urllib.parse.urlsplit(self.path)
@@ -4476,21 +4540,15 @@ def handler_class(hub):
             self._guard_origin()
             body = self._body()
             query = dict(urllib.parse.parse_qsl(target.query, keep_blank_values=True))
-            if path == "/" and self.command == "GET":
-                page = hub.page()
-                self._answer(200, page.encode(), "text/html; charset=utf-8", content_policy(page))
-            elif path == "/api/stream" and self.command == "GET":
+            handler, names, is_guarded = find_route(self.command, path)
+            if is_guarded:
                 self._guard_token()
-                self._stream(Request(hub, query, body, []))
-            elif path == "/api/attach" and self.command == "POST":
-                self._guard_token()
-                self._attach()
+            request = Request(hub, query, body, names)
+            if type(handler) is str:
+                getattr(self, handler)(request)
             else:
-                handler, names, is_guarded = find_route(self.command, path)
-                if is_guarded:
-                    self._guard_token()
-                self._guard_type(body)
-                self._answer(*handler(Request(hub, query, body, names)))
+                self._guard_type()
+                self._answer(*handler(request))
 
         def _guard_origin(self):
             host, origin = self.headers.get("Host"), self.headers.get("Origin")
@@ -4509,7 +4567,7 @@ def handler_class(hub):
                 raise ApiError(401, "no_token", "send the token of this debugger: Authorization: Bearer TOKEN; "
                                "`serve` prints it in the page's address and keeps it in its private file")
 
-        def _guard_type(self, body):
+        def _guard_type(self):
             kind = (self.headers.get("Content-Type") or "").split(";")[0].strip().lower()
             if self.command in ("POST", "PUT") and kind != "application/json":
                 raise ApiError(415, "bad_type", "writes take Content-Type: application/json")
@@ -4539,14 +4597,20 @@ def handler_class(hub):
             self._head(status, kind, policy)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
-            self.wfile.write(data)
+            if self.command != "HEAD":
+                self.wfile.write(data)
 
-        # -- streams of both kinds --------------------------------------------------------------------------------
+        # -- the page, and streams of both kinds --------------------------------------------------------------------------------
 
-        def _stream(self, request):
+        def serve_page(self, request):
+            """Send the page; it holds no token and no data."""
+            page = hub.page()
+            self._answer(200, page.encode(), "text/html; charset=utf-8", content_policy(page))
+
+        def serve_stream(self, request):
             """Send the state, then what happens, as text/event-stream until the viewer leaves."""
             run = request.query.get("run")
-            after = int(request.number("after", 0, 2 ** 53))
+            after = request.whole("after", 0)
             stream, first = hub.open_stream(run)
             try:
                 self.close_connection = True
@@ -4588,7 +4652,7 @@ def handler_class(hub):
             self.wfile.write(text.encode() if items else b": still here\n\n")
             self.wfile.flush()
 
-        def _attach(self):
+        def serve_attach(self, request):
             """Turn the connection into a relay's link and read its lines until it ends."""
             run = self.headers.get("X-Run") or ""
             if self.headers.get("Upgrade") != "mcp-relay/%d" % PROTOCOL:
@@ -4761,8 +4825,8 @@ class Client:
 
     @staticmethod
     def _no_hub(port):
-        return RelayError("no debugger on port %d; start one with: mcp_relay.py serve%s"
-                          % (port, "" if port == PORT else " --port %d" % port), Exit.NO_HUB)
+        return RelayError("no debugger on port %d; start one with: mcp_relay.py serve%s" % (port, port_words(port)),
+                          Exit.NO_HUB)
 
     def open(self, method, path, body=None, wait_s=30.0):
         """Return the open HTTP answer. Errors: RelayError with the exit code that fits."""
@@ -4808,11 +4872,10 @@ def _parser(name, about):
             raise UsageError("%s: %s; see mcp_relay.py %s --help" % (name, printable(message), name))
 
     parser = Parser(prog="mcp_relay.py " + name, description=about)
-    parser.add_argument("--port", type=_checked(_whole(1, 65535)), help="port of the debugger",
-                        default=int(os.environ.get("MCP_RELAY_PORT") or PORT))
-    parser.add_argument("--home", help="folder where debuggers leave their addresses",
-                        default=os.environ.get("MCP_RELAY_HOME")
-                        or os.path.join(os.path.expanduser("~"), ".mcp-relay"))
+    defaults = Options({}, {key: value for key, value in os.environ.items()
+                            if key in ("MCP_RELAY_PORT", "MCP_RELAY_HOME")})
+    parser.add_argument("--port", type=_checked(_whole(1, 65535)), default=defaults.port, help="port of the debugger")
+    parser.add_argument("--home", default=defaults.home, help="folder where debuggers leave their addresses")
     return parser
 
 
@@ -5005,7 +5068,7 @@ def hold_words(hold, port):
         lines.append(shown("frame", hold["frame"]))
     if hold.get("loop"):
         lines.append("  loop     %s, %d times" % (hold["loop"].get("kind"), hold["loop"].get("repeats")))
-    base = "  mcp_relay.py resume %s%s" % (hold["hold"], "" if port == PORT else " --port %d" % port)
+    base = "  mcp_relay.py resume %s%s" % (hold["hold"], port_words(port))
     lines += [base, base + " --action inject --value '\"text\"'", base + " --action abort"]
     if hold["point"] != BEFORE:
         lines.append(base + " --action retry")
@@ -5126,9 +5189,6 @@ def command_serve(words):
     wait_for_signal()
     debugger.stop()
     return Exit.OK
-
-
-KINDS = ("agent", "llm", "tool", "chain", "retriever", "server", "resource", "prompt", "custom")
 
 
 def _pause_on_error(text):
@@ -5757,7 +5817,8 @@ main[data-view=table] #graph, main[data-view=graph] #tablebox, main:not([data-vi
 .card .d { display: flex; justify-content: space-between; gap: 8px; color: var(--soft); font-size: 12px; height: 20px;
   align-items: center; }
 .card .state { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.card .some { margin-right: auto; white-space: nowrap; } .card .some:not(:empty)::before { content: "·"; margin-right: 8px; color: var(--faint); }
+.card .some { margin-right: auto; white-space: nowrap; }
+.card .some:not(:empty)::before { content: "·"; margin-right: 8px; color: var(--faint); }
 .card .took { white-space: nowrap; font-variant-numeric: tabular-nums; }
 .card .acts { position: relative; gap: 4px; margin-top: 6px; }
 .card .acts button { padding: 0 7px; min-height: 25px; font-size: 11.5px; }
@@ -5816,7 +5877,8 @@ main[data-view=table] #graph, main[data-view=graph] #tablebox, main:not([data-vi
 .row.quiet { color: var(--soft); } .row .dir, .row .args { color: var(--faint); }
 .row.gap { background: repeating-linear-gradient(135deg, var(--hold-bg) 0 8px, transparent 8px 16px); }
 .row .bars { position: relative; overflow: hidden; }
-.bars[data-off=left]::before { content: "‹"; color: var(--faint); } .bars[data-off=right]::after { content: "›"; color: var(--faint); float: right; }
+.bars[data-off=left]::before { content: "‹"; color: var(--faint); }
+.bars[data-off=right]::after { content: "›"; color: var(--faint); float: right; }
 .bars i { position: absolute; top: 7px; height: 10px; min-width: 2px; border-radius: 2px; background: var(--accent); }
 .bars i.is-held { border: 1px solid var(--hold-line);
   background: repeating-linear-gradient(135deg, var(--hold-line) 0 2px, transparent 2px 5px); }
@@ -6092,6 +6154,7 @@ const TEXT_STEP = 20000;             // characters of one text shown before "sho
 const LINES_SHOWN = 400;             // stderr lines in the inspector
 const CLIENT_PATIENCE_S = 60;        // after which most MCP clients give a request up (SDK defaults)
 const RETRY_MS = [300, 1000, 2000];  // pauses between attempts to reach the hub, the last one for ever
+const SETTLE_MS = 1500;              // after a connect, until what the hub did not name counts as gone
 const TICK_MS = 200;                 // live timers
 
 const SIGNS = {                      // status -> [icon, class, word]
@@ -6163,6 +6226,7 @@ const KEYS = [                       // for the help overlay; COMMANDS carries t
 const state = {
   recorded: false, token: '', connection: 'connecting',
   runs: new Map(), holds: new Map(), breakpoints: [], mode: 'run',         // what the hub says, by id
+  stale: {runs: new Set(), holds: new Set()},                              // not named again since the last connect
   session: null,                                                           // the run on screen
   picked: false,                                                           // whether a person chose it
   wanted: {},                                                              // run, node, hold to show once they are here
@@ -6456,7 +6520,7 @@ function newSession(run) {
   return {
     run, nodes: new Map(), instances: new Map(), rows: [], forgotten: 0, frames: 0, seq: 0, at: 0,
     chars: 0, oldestText: 0, stderr: [], durations: [], open: new Set(),
-    calls: 0, errors: 0, noise: 0, missing: 0, command: null,
+    calls: 0, errors: 0, noise: 0, missing: 0, gaps: 0, command: null,
   };
 }
 
@@ -6475,6 +6539,7 @@ const REDUCERS = {
   'hold.released': closeHold,
   gap: (s, e) => {
     s.missing += e.dropped || 0;
+    s.gaps++;
     addRow(s, e, 'gap', null, {text: gapText(e)});
   },
   'run.finished': (s, e) => {
@@ -6494,7 +6559,8 @@ function applyEvent(s, event) {
 }
 
 function gapText(e) {
-  return `${e.dropped ? plural(e.dropped, 'event') : 'some events'} missing here: ${e.reason || 'no reason given'}`;
+  const what = e.dropped ? plural(e.dropped, 'event') : e.bytes ? bytes(e.bytes) : 'some events';
+  return `${what} missing here: ${e.reason || 'no reason given'}`;
 }
 
 function endText(e) {
@@ -6966,42 +7032,47 @@ const ITEMS = {
 };
 
 function takeHold(hold) {
+  state.stale.holds.delete(hold.hold);
   state.holds.set(hold.hold, hold);
   announceHold(hold);
   holdsChanged();
 }
 
 function takeRun(run) {
+  state.stale.runs.delete(run.run);
+  touch('runs');
   if (run.deleted) {
     state.runs.delete(run.run);
-    touch('runs');
+    if (state.session?.run.run === run.run) openRun(null);
     return;
   }
   state.runs.set(run.run, run);
   const s = state.session;
-  if (s && s.run.run === run.run) {
-    const started = s.run.started;
+  if (s?.run.run === run.run) {
     s.run = run;
-    if (run.events < s.seq - 1 && started !== run.started) openRun(run.run); // the hub began this run anew
     touch('head', 'graph', 'table');
   }
-  touch('runs');
   chooseRunSoon();
 }
 
-/** The stream says everything again: forget what an earlier connection said. */
+let sweeping = 0;
+
+/** The stream begins with all runs and holds: what it does not name is gone. */
 function beginAnew() {
   attempts = 0;
-  state.runs.clear();
-  state.holds.clear();
+  state.stale = {runs: new Set(state.runs.keys()), holds: new Set(state.holds.keys())};
   setConnection('live');
-  holdsChanged();
-  setTimeout(dropVanishedRun, 1500);
+  clearTimeout(sweeping);
+  sweeping = setTimeout(sweep, SETTLE_MS);
 }
 
-/** Once the hub has said what it has: a run on screen or in a link that it does not know is gone. */
-function dropVanishedRun() {
+/** Once the hub has said what it has: forget the rest, also a run on screen or in a link. */
+function sweep() {
   if (state.connection !== 'live') return;
+  for (const run of state.stale.runs) state.runs.delete(run);
+  for (const hold of state.stale.holds) state.holds.delete(hold);
+  if (state.stale.holds.size) holdsChanged();
+  touch('runs');
   if (state.session && !state.runs.has(state.session.run.run)) openRun(null);
   if (!state.wanted.run) return;
   notice('The linked run is not kept any more.');
@@ -7208,7 +7279,8 @@ function runButton(run) {
 function runFacts(run) {
   const when = isLive(run) ? ago(Date.now() - run.started) : timeOfDay(run.started);
   const who = run.client?.name ? ` · ${oneLine(run.client.name, 24)}` : '';
-  const calls = run.error?.name === 'McpServerExitedEarly' ? 'died before answering' : plural(run.calls ?? 0, 'call');
+  const isDead = /before answering/.test(run.error?.message);
+  const calls = isDead ? 'died before answering' : plural(run.calls ?? 0, 'call');
   const errors = run.errors ? el('span', {class: 'is-err'}, `, ${plural(run.errors, 'error')}`) : '';
   return [`${when} · ${calls}`, errors, who];
 }
@@ -7246,15 +7318,15 @@ function paintSession(s) {
   const {run} = s, name = oneLine(run.label || run.run), command = (s.command || []).join(' ');
   const facts = [run.protocolVersion && `protocol ${oneLine(run.protocolVersion, 20)}`,
     run.client?.name && `client ${peerName(run.client)}`, run.server?.name && `server ${peerName(run.server)}`];
-  const key = JSON.stringify([run.run, name, command, facts, run.status, run.attached, s.missing]);
+  const key = JSON.stringify([run.run, name, command, facts, run.status, run.attached, s.gaps]);
   if ($('#session').dataset.key === key) return;
   $('#session').dataset.key = key;
   $('#session').replaceChildren(...[
     el('h1', {}, name), runSign({...run, held: 0}),
     command && el('code', {title: oneLine(command, 2000)}, oneLine(command, 300)),
     ...facts.map(fact => fact && el('span', {}, fact)),
-    s.missing && el('span', {class: 'tag is-held', title: 'Rows marked “gap” show where'},
-      `${plural(s.missing, 'event')} missing`),
+    s.gaps && el('span', {class: 'tag is-held', title: 'Rows marked “gap” show where'},
+      s.missing ? `${plural(s.missing, 'event')} missing` : 'part of the history is missing'),
     !state.recorded && sessionMenu(),
   ].filter(Boolean));
 }
@@ -7350,7 +7422,9 @@ function setFavicon(colour, held) {
 }
 
 const holdName = hold => oneLine(hold.name || hold.method || hold.node, 80);
-const receiver = hold => ((hold.point === 'before') === (hold.direction === 'client->server') ? 'server' : 'client');
+/** Direction of the request that a hold is about, also when its answer is held. */
+const asked = hold => state.session?.instances.get(hold.instance)?.direction ?? hold.direction;
+const receiver = hold => (hold.point === 'before') === (asked(hold) === 'client->server') ? 'server' : 'client';
 const HOLD_PLACES = {
   before: 'is held before it reaches',
   after: 'has answered; the answer is held before it reaches',
@@ -7388,14 +7462,15 @@ function holdFailure(hold) {
 
 /** Only a request of the client has somebody with a time limit behind it. */
 function patience(hold) {
-  if (hold.direction !== 'client->server' || isMessage(hold)) return '';
+  if (asked(hold) !== 'client->server' || isMessage(hold)) return '';
   return `the client may give up at about ${minutes(CLIENT_PATIENCE_S * 1000)}`;
 }
 
 function paintHolds() {
   const bar = $('#holdbar'), hold = focusedHold(), holds = openHolds();
   const isHere = hold && hold.run === state.session?.run.run;
-  const ids = holds.map(other => other.hold), key = hold ? JSON.stringify([hold.hold, ids, [...state.busy], isHere]) : '';
+  const ids = holds.map(other => other.hold);
+  const key = hold ? JSON.stringify([hold.hold, ids, [...state.busy], isHere]) : '';
   bar.hidden = !hold;
   if (bar.dataset.key === key) return;
   bar.dataset.key = key;
@@ -7910,7 +7985,10 @@ function paintActiveRow() {
 function paintRow(slot, row, position, span, now) {
   slot.row = row;
   slot.element.hidden = !row;
-  if (!row) return;
+  if (!row) {
+    slot.element.id = '';
+    return;
+  }
   const status = rowStatus(row);
   slot.element.style.top = `${position * ROW_HEIGHT}px`;
   slot.element.id = `row-${row.index}`;
@@ -7949,7 +8027,8 @@ function fillCells(cells, row, status, now) {
   setText(cells[2], ARROWS[row.direction] || ROW_WORDS[type] || '');
   setText(cells[3], isCall ? oneLine(instance.rpc ?? '', 40) : '');
   setText(cells[4], isCall || type === 'notification' ? methodWord(row) : '');
-  setText(cells[5].firstChild, type === 'request' && isWork(instance.node) ? `${oneLine(instance.node.name, 120)} ` : '');
+  const isNamed = type === 'request' && isWork(instance.node);
+  setText(cells[5].firstChild, isNamed ? `${oneLine(instance.node.name, 120)} ` : '');
   setText(cells[5].lastChild, snippet(row));
   setSign(cells[6], status ?? '', status ? statusWord(status, instance, type) : '');
   setText(cells[7], type === 'request' ? milliseconds(totalTime(instance, now)) : '');
@@ -8124,8 +8203,8 @@ function canvasColours() {
     probe.style.color = `var(${name})`;
     return getComputedStyle(probe).color;
   };
-  return {accent: resolved('--accent'), err: resolved('--err'), hold: resolved('--hold-line'), faint: resolved('--faint'),
-    wash: resolved('--accent-bg')};
+  return {accent: resolved('--accent'), err: resolved('--err'), hold: resolved('--hold-line'),
+    faint: resolved('--faint'), wash: resolved('--accent-bg')};
 }
 
 function paintBin(context, x, height, bins, most, colours) {
@@ -8200,7 +8279,7 @@ function revealTime({from}) {
 
 const TABS = [['answer', 'Answer', 'a'], ['request', 'Request', 'q'], ['wire', 'Wire', 'w'],
     ['stderr', 'stderr', 't'], ['history', 'History', 'y']];
-let sideKey = '';
+let sideKey = [];                    // what the inspector shows: place, version, length of its list
 
 function selectNode(node) {
   state.selected = {node: node.id, instance: null, row: null};
@@ -8258,36 +8337,35 @@ const openSide = () => {
 const shownInstance = () => state.selected.instance ?? state.session?.nodes.get(state.selected.node)?.last ?? null;
 
 function paintSide() {
-  const s = state.session;
-  const instance = shownInstance();
-  const row = state.selected.row;
-  if (!s || (!instance && !row)) {
-    $('#side').hidden = true;
-    sideKey = '';
+  const s = state.session, instance = shownInstance(), row = state.selected.row;
+  $('#side').hidden = !s || (!instance && !row);
+  if ($('#side').hidden) {
+    sideKey = [];
     return;
   }
-  $('#side').hidden = false;
   paintSideHead(instance, row);
   paintFacts();
-  const tab = tabToShow(instance, row);
-  const node = instance?.node;
-  const key = JSON.stringify([s.run.run, instance?.id, row?.index, tab, instance?.version,
-      tab === 'history' ? node?.instances.length : 0, tab === 'stderr' || isGroup(node ?? {}) ? s.stderr.length : 0]);
-  if (key === sideKey) return;
-  const keep = sideKey && JSON.parse(sideKey).slice(0, 4).join() === JSON.parse(key).slice(0, 4).join()
-      ? $('#detail').scrollTop : 0;
+  const tab = tabToShow(instance, row), place = [s.run.run, instance?.id, row?.index, tab].join();
+  const key = [place, instance?.version, listed(tab, instance, s)];
+  if (key.every((part, i) => part === sideKey[i])) return;
+  const scroll = place === sideKey[0] ? $('#detail').scrollTop : 0;
   sideKey = key;
   paintTabs(instance, row, tab);
   $('#detail').replaceChildren(...DETAILS[tab](instance, row).filter(Boolean));
-  $('#detail').scrollTop = keep;
+  $('#detail').scrollTop = scroll;
+}
+
+/** Length of the list that a tab shows; when it grows, the tab is painted again. */
+function listed(tab, instance, s) {
+  if (tab === 'history') return instance.node.id === 'mcp:protocol' ? s.nodes.size : instance.node.count;
+  return tab === 'stderr' ? s.stderr.length : 0;
 }
 
 /** The tab last chosen, where it exists; while there is no answer yet, the request says more. */
 function tabToShow(instance, row) {
-  const tabs = tabsFor(instance, row);
-  const tab = tabs.includes(state.tab) ? state.tab : tabs[0];
-  return tab === 'answer' && !isGroup(instance.node) && !instance.answer && !instance.errors.length
-      && state.tabOf !== instance.id ? 'request' : tab;
+  const tabs = tabsFor(instance, row), tab = tabs.includes(state.tab) ? state.tab : tabs[0];
+  if (tab !== 'answer' || isGroup(instance.node) || state.tabOf === instance.id) return tab;
+  return instance.answer || instance.errors.length ? tab : 'request';
 }
 
 function tabsFor(instance, row) {
@@ -8295,40 +8373,32 @@ function tabsFor(instance, row) {
   if (row?.type === 'stderr') return ['stderr', 'history'];
   if (instance.node.id === 'mcp:session') return ['answer', 'request', 'stderr'];
   if (instance.node.id === 'mcp:protocol') return ['history', 'answer'];
-  if (row?.type === 'noise' || instance.node.id === 'mcp:stdout-noise') return ['request', 'stderr', 'history'];
-  return instance.notification ? ['request', 'wire', 'stderr', 'history']
-      : ['answer', 'request', 'wire', 'stderr', 'history'];
+  if (instance.node.id === 'mcp:stdout-noise') return ['request', 'stderr', 'history'];
+  return TABS.map(([id]) => id).filter(id => id !== 'answer' || !instance.notification);
+}
+
+/** Words of the first two tabs, which mean something else for what is no call. */
+function tabWords(instance) {
+  if (instance?.node.id === 'mcp:session') return {answer: 'End', request: 'Command'};
+  if (instance?.node.id === 'mcp:protocol') return {answer: 'Totals'};
+  if (instance?.node.id === 'mcp:stdout-noise') return {request: 'Line'};
+  return instance?.notification ? {request: 'Message'} : {};
 }
 
 function paintTabs(instance, row, tab) {
-  const words = {answer: instance?.node.id === 'mcp:session' ? 'End' : isGroup(instance?.node ?? {}) ? 'Totals'
-      : 'Answer', request: instance?.node.id === 'mcp:session' ? 'Command' : instance?.notification ? 'Message'
-      : row?.type === 'noise' ? 'Line' : 'Request'};
-  $('.tabs').replaceChildren(
-    ...TABS.filter(([id]) => tabsFor(instance, row).includes(id)).map(([id, word]) =>
-      el(
-        'button',
-        {
-          role: 'tab',
-          id: `tab-${id}`,
-          'aria-selected': String(id === tab),
-          'aria-controls': 'detail',
-          tabindex: id === tab ? '0' : '-1',
-          onclick: () => chooseTab(id),
-          onkeydown: event => {
-            if (event.key === 'ArrowRight' || event.key === 'ArrowLeft') turnTab(event, tabsFor(instance, row), id);
-          }
-        },
-        words[id] ?? word
-      )
-    )
-  );
+  const tabs = tabsFor(instance, row), words = tabWords(instance);
+  const button = ([id, word]) => el('button', {role: 'tab', id: `tab-${id}`, 'aria-selected': String(id === tab),
+    'aria-controls': 'detail', tabindex: id === tab ? '0' : '-1', onclick: () => chooseTab(id),
+    onkeydown: event => turnTab(event, tabs, id)}, words[id] ?? word);
+  $('.tabs').replaceChildren(...TABS.filter(([id]) => tabs.includes(id)).map(button));
   $('#detail').setAttribute('aria-labelledby', `tab-${tab}`);
 }
 
 function turnTab(event, tabs, id) {
+  const by = {ArrowRight: 1, ArrowLeft: tabs.length - 1}[event.key];
+  if (!by) return;
   event.stopPropagation();
-  const next = tabs[(tabs.indexOf(id) + (event.key === 'ArrowRight' ? 1 : tabs.length - 1)) % tabs.length];
+  const next = tabs[(tabs.indexOf(id) + by) % tabs.length];
   chooseTab(next);
   paintSide();
   $(`#tab-${next}`)?.focus();
@@ -8403,7 +8473,8 @@ function answerDetail(instance) {
   const shown = state.selected.row?.type === 'answer' ? state.selected.row : instance.answer;
   if (!shown) return [held, ...errorNotes(instance), el('p', {class: 'note'}, noAnswer(instance))];
   const make = frame => payload(frame, ['result'], 'Result', instance) ?? payload(frame, ['error'], 'Error', instance);
-  return [held, instance.injected && el('p', {class: 'note'}, 'This answer was injected from the debugger.'), later(shown, make)];
+  const injected = instance.injected && el('p', {class: 'note'}, 'This answer was injected from the debugger.');
+  return [held, injected, later(shown, make)];
 }
 
 function heldNote(instance) {
@@ -8429,8 +8500,9 @@ const NO_ANSWER = {
 };
 
 function loopEvidence(loop) {
-  const visit = id => el('button', {onclick: () => selectInstance(state.session.instances.get(id), true)}, oneLine(id, 20));
-  return el('div', {class: 'bar'}, el('span', {class: 'soft'}, 'the same calls:'), loop.instances.slice(-12).map(visit));
+  const visit = id => selectInstance(state.session.instances.get(id), true);
+  const calls = loop.instances.slice(-12).map(id => el('button', {onclick: () => visit(id)}, oneLine(id, 20)));
+  return el('div', {class: 'bar'}, el('span', {class: 'soft'}, 'the same calls:'), calls);
 }
 
 function inputDetail({input}) {
@@ -8509,7 +8581,8 @@ function stderrDetail(instance, row) {
   const s = state.session, call = instance && !isGroup(instance.node) ? instance : null;
   const from = call ? call.at : row?.at ?? 0, to = call ? call.end ?? nowAt(s) : row?.at ?? Infinity;
   const lines = s.stderr.filter(line => line.at >= from - 2000 && line.at <= to + 2000).slice(-LINES_SHOWN);
-  if (!lines.length) return [el('p', {class: 'note'}, `The server wrote nothing to stderr${call ? ' around this call' : ''}.`)];
+  const where = call ? ' around this call' : '';
+  if (!lines.length) return [el('p', {class: 'note'}, `The server wrote nothing to stderr${where}.`)];
   const isInside = line => call && line.at >= from && line.at <= to;
   return [el('p', {class: 'soft'}, stderrTitle(call, row, lines.length)),
     el('div', {class: 'lines'}, lines.flatMap(line => stderrLine(line, isInside(line)))),
@@ -8528,7 +8601,8 @@ function stderrLine(line, isInside) {
 
 function instanceList(instance) {
   const all = instance.node.instances, list = el('ol', {class: 'instances'});
-  const more = count => el('button', {onclick: () => fill(count + 500)}, `${plural(all.length - count, 'older call')}…`);
+  const older = count => `${plural(all.length - count, 'older call')}…`;
+  const more = count => el('button', {onclick: () => fill(count + 500)}, older(count));
   const fill = count => {
     list.replaceChildren(...all.slice(-count).reverse().map(instanceButton));
     if (all.length > count) list.append(el('li', {}, more(count)));
@@ -8576,7 +8650,8 @@ function paintFacts() {
     return;
   }
   box.dataset.key = key;
-  const items = facts.flatMap(([name, value]) => [el('dt', {}, name), el('dd', {class: name === 'error' ? 'is-err' : ''}, value)]);
+  const look = name => name === 'error' ? 'is-err' : '';
+  const items = facts.flatMap(([name, value]) => [el('dt', {}, name), el('dd', {class: look(name)}, value)]);
   box.replaceChildren(el('dl', {class: 'facts'}, items), factButtons(instance));
 }
 
@@ -8590,7 +8665,7 @@ function factsOf(instance, s) {
     (instance.rpc ?? false) && ['id', seen(instance.rpc)],
     ['node', seen(cut(instance.node.id, 300))],
     answer && ['answer', `frame ${answer.n}${size}`],
-    hold && hold.to !== null && ['released', `${hold.action} by ${hold.by === 'page' ? 'the page' : whoReleased(hold.by)}`],
+    hold && hold.to !== null && ['released', `${hold.action} by ${hold.by === 'page' ? 'page' : whoReleased(hold.by)}`],
     instance.retries > 0 && ['retries', String(instance.retries)],
     error && ['error', `${seen(error.name)}: ${seen(cut(error.message ?? '', 600))}`],
   ].filter(Boolean);
@@ -8632,58 +8707,52 @@ async function copyFrame(request) {
 // Members become elements when their parent is opened, a step at a time: deep and huge values cost what is looked at.
 
 function jsonView(title, text) {
-  const problem = jsonProblem(text);
-  const value = text.trim();
-  if (problem) return el('div', {}, el('p', {class: 'note is-err'}, `Not valid JSON: ${problem.message}.`),
-      longText(text));
+  const problem = jsonProblem(text), value = text.trim();
+  const wrong = problem && el('p', {class: 'note is-err'}, `Not valid JSON: ${problem.message}.`);
+  if (problem) return el('div', {}, wrong, longText(text));
   const tree = el('div', {class: 'tree', role: 'group', 'aria-label': title || 'JSON', tabindex: '0'});
-  const budget = {rows: TREE_ROWS};
   tree.append(treeNode(null, value, '', 0));
-  openSome(tree, budget);
-  const folds = kindOfJson(value) === 'object' || kindOfJson(value) === 'array'
-      ? [el('button', {class: 'quiet', onclick: () => openSome(tree, {rows: 2000})}, 'Open all'),
-      el('button', {class: 'quiet', onclick: () => foldAll(tree)}, 'Fold')] : [];
-  return el('div', {}, el('div', {class: 'bar'}, el('h3', {}, title), folds,
-      el('button', {class: 'quiet', onclick: () => copy(value, title ? title.toLowerCase() : 'JSON')}, 'Copy')),
-      tree);
+  openSome(tree, TREE_ROWS);
+  const button = (word, onclick) => el('button', {class: 'quiet', onclick}, word);
+  const openAll = button('Open all', () => openSome(tree, 2000)), fold = button('Fold', () => foldAll(tree));
+  const folds = value[0] in CLOSER && [openAll, fold];
+  const bar = el('div', {class: 'bar'}, el('h3', {}, title), folds, button('Copy', () => copy(value, title || 'JSON')));
+  return el('div', {}, bar, tree);
 }
 
-const foldAll = tree => {
+function foldAll(tree) {
   for (const branch of tree.querySelectorAll('details')) branch.open = false;
-};
+}
 
-/** Open branches level by level while the budget of rows lasts. */
-function openSome(tree, budget) {
+/** Open branches level by level until about so many rows are shown. */
+function openSome(tree, rows) {
   const queue = [...tree.querySelectorAll('details')];
-  while (queue.length && budget.rows > 0) {
-    const branch = queue.shift();
-    if (branch.firstChild.nextSibling.childElementCount === 0) branch.fill();
+  while (queue.length && rows > 0) {
+    const branch = queue.shift(), kids = branch.children[1];
+    if (!kids.childElementCount) branch.fill();
     branch.open = true;
-    budget.rows -= branch.children[1].childElementCount;
-    queue.push(...[...branch.children[1].children].flatMap(child => (child.matches('details') ? [child] : [])));
+    rows -= kids.childElementCount;
+    queue.push(...[...kids.children].filter(child => child.matches('details')));
   }
 }
 
 function treeNode(key, text, comma, depth) {
   const kind = kindOfJson(text);
   if (kind === 'object' || kind === 'array') return treeBranch(key, text, comma, depth);
-  return el('div', {class: 'leaf'}, keyLabel(key), kind === 'string' ? stringLeaf(text) : el('span',
-      {class: kind === 'number' ? 'number' : 'word'}, cut(text, 4000)), comma);
+  const look = kind === 'number' ? 'number' : 'word';
+  const value = kind === 'string' ? stringLeaf(text) : el('span', {class: look}, cut(text, 4000));
+  return el('div', {class: 'leaf'}, keyLabel(key), value, comma);
 }
 
 const keyLabel = key => (key === null ? [] : [el('span', {class: 'key'}, seen(cut(key, 500))), ': ']);
 
 function treeBranch(key, text, comma, depth) {
-  const open = text[0];
-  const close = CLOSER[open];
-  if (text[skipBlanks(text, 1)] === close) return el('div', {class: 'leaf'}, keyLabel(key), open + close + comma);
-  const kids = el('div', {class: `kids ${depth > 14 ? 'flat' : ''}`});
-  const branch = el('details', {}, el('summary', {}, keyLabel(key), open,
-      el('span', {class: 'peek'}, ` ${sizeWord(text)} `, close, comma)), kids,
-      el('div', {class: 'close'}, close + comma));
-  branch.fill = () => {
-    fillKids(kids, membersOf(text, 0), text, depth, new Set());
-  };
+  const open = text[0], close = CLOSER[open] + comma;
+  if (text[skipBlanks(text, 1)] === CLOSER[open]) return el('div', {class: 'leaf'}, keyLabel(key), open + close);
+  const kids = el('div', {class: depth > 14 ? 'kids flat' : 'kids'});
+  const summary = el('summary', {}, keyLabel(key), open, el('span', {class: 'peek'}, ` ${sizeWord(text)} ${close}`));
+  const branch = el('details', {}, summary, kids, el('div', {class: 'close'}, close));
+  branch.fill = () => fillKids(kids, membersOf(text, 0), text, depth, new Set());
   branch.addEventListener('toggle', () => {
     if (branch.open && !kids.childElementCount) branch.fill();
   });
@@ -8700,93 +8769,74 @@ function sizeWord(text) {
 
 /** Show the next members of a container; "more" goes on where the generator stopped. */
 function fillKids(kids, members, text, depth, keys) {
-  let shown = 0;
-  for (let step = members.next(); !step.done; step = members.next()) {
-    const {key, start, end} = step.value;
-    const last = text[skipBlanks(text, end)] !== ',';
-    const node = treeNode(key, text.slice(start, end), last ? '' : ',', depth + 1);
-    if (key !== null && keys.has(key)) (node.firstChild.matches?.('summary') ? node.firstChild
-        : node).append(el('span', {class: 'twice'}, 'doubled key'));
+  for (let shown = 0; shown < TREE_STEP; shown++) {
+    const {done, value} = members.next();
+    if (done) return;
+    const {key, start, end} = value, comma = text[skipBlanks(text, end)] === ',' ? ',' : '';
+    const node = treeNode(key, text.slice(start, end), comma, depth + 1);
+    if (keys.has(key)) (node.querySelector('summary') ?? node).append(el('span', {class: 'twice'}, 'doubled key'));
     if (key !== null) keys.add(key);
     kids.append(node);
-    if (!last && ++shown >= TREE_STEP) {
-      const more = el(
-        'button',
-        {
-          class: 'quiet',
-          onclick: () => {
-            more.remove();
-            fillKids(kids, members, text, depth, keys);
-          }
-        },
-        `${TREE_STEP} more…`
-      );
-      kids.append(more);
-      return;
-    }
+    if (!comma) return;
   }
+  const more = el('button', {class: 'quiet'}, `${TREE_STEP} more…`);
+  more.addEventListener('click', () => {
+    more.remove();
+    fillKids(kids, members, text, depth, keys);
+  });
+  kids.append(more);
 }
 
 /** A string, decoded; long ones are cut with a button, and text that is itself JSON can be opened as such. */
 function stringLeaf(text) {
-  const value = decoded(text);
-  const box = el('span', {class: 'string'}, `"${seen(cut(value, 2000))}"`);
-  const out = [box];
-  if (value.length > 2000) {
-    const all = el(
-      'button',
-      {
-        class: 'quiet',
-        onclick: () => {
-          box.textContent = `"${seen(value)}"`;
-          all.remove();
-        }
-      },
-      `all ${grouped(value.length)} characters`
-    );
-    out.push(all);
-  }
-  if (/^\s*[[{]/.test(value) && value.length < 500000 && !jsonProblem(value)) {
-    const inner = el(
-      'button',
-      {
-        class: 'quiet',
-        onclick: () => {
-          inner.replaceWith(jsonView('The text as JSON', value));
-        }
-      },
-      'as JSON'
-    );
-    out.push(inner);
-  }
-  return out;
+  const value = decoded(text), box = el('span', {class: 'string'}, `"${seen(cut(value, 2000))}"`);
+  const once = (word, act) => {
+    const button = el('button', {class: 'quiet'}, word);
+    button.addEventListener('click', () => act(button));
+    return button;
+  };
+  const showAll = button => {
+    box.textContent = `"${seen(value)}"`;
+    button.remove();
+  };
+  const isJson = /^\s*[[{]/.test(value) && value.length < 500000 && !jsonProblem(value);
+  return [box, value.length > 2000 && once(`all ${grouped(value.length)} characters`, showAll),
+    isJson && once('as JSON', button => button.replaceWith(jsonView('The text as JSON', value)))];
 }
 
 // ---- editor: inject a value, edit arguments -----------------------------------------------------------------------
 
-const heldRequest = hold =>
-    frameText(hold.point === 'before' ? (hold.frame ?? state.session?.instances.get(hold.instance)?.row?.frame)
-    : (hold.request ?? state.session?.instances.get(hold.instance)?.row?.frame)) ?? '';
+/** Text of the request that a hold is about; under --hide there is none. */
+function heldRequest(hold) {
+  const recorded = state.session?.instances.get(hold.instance)?.row?.frame;
+  return frameText((hold.point === 'before' ? hold.frame : hold.request) ?? recorded) ?? '';
+}
+
 const tidied = text => (jsonProblem(text) ? text : pretty(text));
 const isMessage = hold => hold.id === undefined || hold.id === null;
 
 function openEditor(kind, hold) {
   if (kind === 'edit' && !hold.editable) return;
   const starts = kind === 'inject' ? injectStarts(hold) : editStarts(hold);
-  state.editor = {kind, hold, live: kind === 'edit' ? starts[0][1] : null};
-  $('#editortitle').textContent = kind === 'inject' ? (isMessage(hold)
-      ? `Send another message instead of ${holdName(hold)}` : `Answer ${holdName(hold)} with a value`)
-      : `Edit the arguments of ${holdName(hold)}`;
-  $('#editorhint').textContent = kind === 'inject' ? injectHint(hold) : hold.point === 'before'
-      ? 'The server gets these arguments; every other byte of the request stays.'
-      : 'The answer is dropped and the request sent again with these arguments.';
-  $('#editorstarts').replaceChildren(...(starts.length > 1 ? [el('span', {class: 'soft'}, 'start from'),
-      ...starts.map(([word, text]) => el('button', {type: 'button', onclick: () => fillEditor(text)}, word))] : []));
-  $('#editorrefused').hidden = true;
+  state.editor = {kind, hold, live: starts[0][1], gone: false};
+  $('#editortitle').textContent = editorTitle(kind, hold);
+  $('#editorhint').textContent = kind === 'inject' ? injectHint(hold) : EDIT_HINTS[hold.point === 'before' ? 0 : 1];
+  const button = ([word, text]) => el('button', {type: 'button', onclick: () => fillEditor(text)}, word);
+  const choices = starts.length > 1 ? [el('span', {class: 'soft'}, 'start from'), ...starts.map(button)] : [];
+  $('#editorstarts').replaceChildren(...choices);
   fillEditor(starts[0][1]);
   if (!$('#editor').open) $('#editor').showModal();
   $('#editortext').focus();
   $('#editortext').setSelectionRange(0, 0);
+}
+
+const EDIT_HINTS = ['The server gets these arguments; every other byte of the request stays.',
+  'The answer is dropped and the request sent again with these arguments.'];
+
+function editorTitle(kind, hold) {
+  if (kind === 'edit') return `Edit the arguments of ${holdName(hold)}`;
+  if (isMessage(hold)) return `Send another message instead of ${holdName(hold)}`;
+  return `Answer ${holdName(hold)} with a value`;
 }
 
 function fillEditor(text) {
@@ -8801,11 +8851,11 @@ function injectStarts(hold) {
   const answer = hold.point === 'before' ? lastAnswer(hold) : (frameText(hold.frame) ?? '');
   const starts = [];
   const result = textAt(answer, 'result');
-  const asked = textAt(request, 'params', 'arguments') ?? textAt(request, 'params');
+  const params = textAt(request, 'params', 'arguments') ?? textAt(request, 'params');
   const whose = hold.point === 'before' ? 'the last answer' : 'the recorded answer';
   if (result !== undefined) starts.push([whose, tidied(result)]);
   else if (textAt(answer, 'error') !== undefined) starts.push(['the recorded answer', tidied(answer)]);
-  if (asked !== undefined) starts.push(['the request', tidied(asked)]);
+  if (params !== undefined) starts.push(['the request', tidied(params)]);
   const error = `{"jsonrpc":"2.0","id":${hold.id},"error":{"code":-32000,"message":"injected failure"}}`;
   return [...starts, ['text', '"text"'], ['an error', tidied(error)]];
 }
@@ -8821,7 +8871,7 @@ function lastAnswer(hold) {
 
 function injectHint(hold) {
   const to = receiver(hold);
-  const from = hold.direction === 'client->server' ? 'client' : 'server';
+  const from = asked(hold) === 'client->server' ? 'client' : 'server';
   if (isMessage(hold)) return `Your JSON object goes to the ${to} in place of the held message.`;
   if (hold.point !== 'before') return `The ${to} gets this in place of the real answer.`;
   return `The ${to} never sees the request; the ${from} gets this as its answer.`;
@@ -8896,9 +8946,9 @@ function checkEditor() {
 
 function checkEdit(hold, changes) {
   const verb = hold.point === 'before' ? 'Run' : 'Retry';
+  if (!changes.length) { setVerdict('Nothing changed yet.', false, verb); return; }
   const list = changes.map(([word, key]) => `${word} ${oneLine(key, 60)}`).join(' · ');
-  setVerdict(changes.length ? `${list[0].toUpperCase()}${list.slice(1)}` : 'Nothing changed yet.', changes.length > 0,
-      changes.length ? `${verb} with ${plural(changes.length, 'change')}` : verb);
+  setVerdict(list[0].toUpperCase() + list.slice(1), true, `${verb} with ${plural(changes.length, 'change')}`);
 }
 
 function setVerdict(text, good, label) {
@@ -8918,22 +8968,21 @@ function editorLostHold() {
 }
 
 async function sendEditor() {
-  const editor = state.editor;
+  const {editor} = state;
   if (!editor || $('#editorsend').disabled) return;
-  const text = $('#editortext').value;
-  const action = editor.kind === 'inject' ? 'inject' : editor.hold.point === 'before' ? 'continue' : 'retry';
   $('#editorsend').disabled = true;
-  state.editor = null; // else the release of this very hold would count as somebody else's
-  const refusal = await release(editor.hold,
-      {action, [editor.kind === 'inject' ? 'valueText' : 'argumentsText']: compact(text)});
-  if (refusal === null) {
-    $('#editor').close();
-    return;
-  }
+  state.editor = null;       // else the release of this very hold would count as somebody else's
+  const refusal = await release(editor.hold, editorRelease(editor, compact($('#editortext').value)));
+  if (refusal === null) { $('#editor').close(); return; }
   state.editor = editor;
   $('#editorsend').disabled = false;
   $('#editorrefused').textContent = `Refused, still held: ${seen(refusal)}`;
   $('#editorrefused').hidden = false;
+}
+
+function editorRelease({kind, hold}, text) {
+  if (kind === 'inject') return {action: 'inject', valueText: text};
+  return {action: hold.point === 'before' ? 'continue' : 'retry', argumentsText: text};
 }
 
 function wireEditor() {
@@ -8954,8 +9003,9 @@ function wireEditor() {
 function setView(view) {
   state.view = view;
   $('main').dataset.view = view;
-  for (const button of $$('header [data-view]')) button.setAttribute('aria-pressed',
-      String(button.dataset.view === view));
+  for (const button of $$('header [data-view]')) {
+    button.setAttribute('aria-pressed', String(button.dataset.view === view));
+  }
   touch('layout', 'table', 'axis');
 }
 
@@ -8972,8 +9022,7 @@ function cycleTheme() {
   try {
     localStorage.setItem('mcp-relay-theme', next);
   } catch {
-    /* a page opened from a file may have no storage;
-      the theme then lasts as long as the page */
+    // A page opened from a file may have no storage; the theme then lasts as long as the page.
   }
   notice(`Colours: ${next || 'as the system'}.`);
   touch('axis');
@@ -8994,8 +9043,7 @@ const withHold = id => () => {
   if (hold && applies(action, hold)) act(id, hold);
 };
 
-const COMMANDS = {
-  // key -> command; a capital letter means Shift
+const COMMANDS = {                   // key -> command; a capital letter means Shift
   1: () => setView('graph'),
   2: () => setView('table'),
   3: () => setView('both'),
@@ -9035,8 +9083,8 @@ const live = run => {
 };
 
 function move(by, arrow) {
-  if (state.view === 'graph' || (arrow && document.activeElement?.closest('#graph'))) moveCard(arrow
-      ?? (by > 0 ? 'ArrowDown' : 'ArrowUp'));
+  const isAmongCards = state.view === 'graph' || (arrow && document.activeElement?.closest('#graph'));
+  if (isAmongCards) moveCard(arrow ?? (by > 0 ? 'ArrowDown' : 'ArrowUp'));
   else moveRow(by);
 }
 
@@ -9046,45 +9094,48 @@ function escape() {
 }
 
 function onKey(event) {
-  if (event.ctrlKey || event.metaKey || event.altKey || document.body.classList.contains('locked')
-      || document.querySelector('dialog[open]')) return;
-  const typing = event.target.matches('input, textarea, select');
-  const own = event.target.closest('button, summary, a') && (event.key === 'Enter' || event.key === ' ');
-  if (typing && event.key === 'Escape') {
-    event.target.blur();
+  const {key, target} = event, isBusy = document.body.classList.contains('locked') || $('dialog[open]');
+  if (event.ctrlKey || event.metaKey || event.altKey || isBusy) return;
+  if (target.matches('input, textarea')) {
+    if (key === 'Escape') target.blur();
     return;
   }
-  const command = COMMANDS[event.key];
-  if (typing || own || !command || (event.repeat && ACTIONS.some(action => action.key === event.key))) return;
-  if (event.target.closest('#detail, #facts, #runs, .menu') && /^Arrow/.test(event.key)) return;
+  const command = COMMANDS[key], isOwn = (key === 'Enter' || key === ' ') && target.closest('button, summary');
+  const scrolls = key.startsWith('Arrow') && target.closest('#detail, #facts, #runs');
+  const isHeldDown = event.repeat && ACTIONS.some(action => action.key === key);
+  if (!command || isOwn || scrolls || isHeldDown) return;
   event.preventDefault();
   command();
 }
 
-function readHash() {
-  const hash = new URLSearchParams(location.hash.slice(1));
-  const token = hash.get('token');
-  if (token) {
-    sessionStorage.setItem('mcp-relay-token', token);
-    hash.delete('token');
-  }
-  state.token = sessionStorage.getItem('mcp-relay-token') ?? '';
-  Object.assign(state.wanted, {run: hash.get('run'), node: hash.get('node')});
-  if (token) history.replaceState(null, '', location.pathname + (hash.size ? '#' + hash : ''));
+const TOKEN_KEY = 'mcp-relay-token';
+
+/** Take run, node and token from the address; the token leaves the address bar. Returns whether there was one. */
+function readHash(isRecorded) {
+  const hash = new URLSearchParams(location.hash.slice(1)), token = hash.get('token');
+  Object.assign(state.wanted, {run: isRecorded ? null : hash.get('run'), node: hash.get('node')});
+  if (isRecorded) return false;
+  if (token) sessionStorage.setItem(TOKEN_KEY, token);
+  state.token = sessionStorage.getItem(TOKEN_KEY) ?? '';
+  hash.delete('token');
+  if (token) history.replaceState(null, '', location.pathname + (hash.size ? `#${hash}` : ''));
   return !!token;
 }
 
-const linkHash = () => '#' + new URLSearchParams({...(state.session && {run: state.session.run.run}),
-    ...(state.selected.node && {node: state.selected.node})});
+function linkHash() {
+  const link = new URLSearchParams({run: state.session.run.run});
+  if (state.selected.node) link.set('node', state.selected.node);
+  return `#${link}`;
+}
 
 function writeHash() {
-  if (!state.recorded && state.session && !state.wanted.run) history.replaceState(null, '',
-      location.pathname + linkHash());
+  if (state.recorded || !state.session || state.wanted.run) return;
+  history.replaceState(null, '', location.pathname + linkHash());
 }
 
 function copyLink() {
-  if (state.session && !state.recorded) copy(location.origin + location.pathname + linkHash(),
-      'the link; it carries no token');
+  if (state.recorded || !state.session) return;
+  copy(location.origin + location.pathname + linkHash(), 'the link; it carries no token');
 }
 
 const GATE_TEXTS = {
@@ -9107,14 +9158,10 @@ function unlock() {
 }
 
 function onHashChange() {
-  const fresh = readHash();
-  if (fresh) {
+  if (readHash()) {
     unlock();
     follow();
-    return;
-  }
-  if (state.wanted.run && state.wanted.run !== state.session?.run.run
-      && state.runs.has(state.wanted.run)) chooseRun();
+  } else if (state.runs.has(state.wanted.run) && state.wanted.run !== state.session?.run.run) chooseRun();
 }
 
 function tokenPasted(event) {
@@ -9122,7 +9169,8 @@ function tokenPasted(event) {
   const text = event.target.elements.token.value.trim();
   const token = /token=([^&\s]+)/.exec(text)?.[1] ?? text;
   if (!token) return;
-  sessionStorage.setItem('mcp-relay-token', (state.token = token));
+  state.token = token;
+  sessionStorage.setItem(TOKEN_KEY, token);
   unlock();
   follow();
 }
@@ -9131,27 +9179,25 @@ function tokenPasted(event) {
 
 function paintStats() {
   const s = state.session;
-  if (!s) {
-    setText($('#stats'), '');
-    return;
-  }
-  const parts = [plural(s.calls, 'call'), plural(s.errors, 'error'),
-      plural(Math.max(s.noise, s.run.noise || 0), 'noise line'), plural(s.frames, 'frame'), percentiles(s)];
+  const parts = s ? [plural(s.calls, 'call'), plural(s.errors, 'error'),
+    plural(Math.max(s.noise, s.run.noise || 0), 'noise line'), plural(s.frames, 'frame'), percentiles(s)] : [];
   if (state.visible) parts.push(`${plural(state.visible.length, 'row')} match`);
-  setText($('#stats'), parts.filter(Boolean).join('  ·  '));
+  setText($('#stats'), parts.filter(Boolean).join(' · '));
 }
 
 /** p50 and p95 of the calls' durations; sorted again only when a tenth of them is new. */
 function percentiles(s) {
-  if (!s.durations.length) return '';
-  if (!s.sorted || s.sorted.length < s.durations.length * 0.9
-      || s.durations.length < 1000) s.sorted = Float64Array.from(s.durations).sort();
+  const count = s.durations.length;
+  if (!count) return '';
+  if (!s.sorted || s.sorted.length < count * 0.9 || count < 1000) s.sorted = Float64Array.from(s.durations).sort();
   const at = share => duration(s.sorted[Math.min(s.sorted.length - 1, Math.floor(share * s.sorted.length))]);
   return `p50 ${at(0.5)}, p95 ${at(0.95)}`;
 }
 
-const PAINTERS = {runs: paintRuns, head: paintHead, holds: paintHolds, chips: paintChips, layout: paintLayout,
-    graph: paintGraph, axis: paintAxis, table: paintTable, side: paintSide, facts: paintFacts, stats: paintStats};
+const PAINTERS = {                   // in this order: cards are placed before they are painted
+  runs: paintRuns, head: paintHead, holds: paintHolds, chips: paintChips, layout: paintLayout, graph: paintGraph,
+  axis: paintAxis, table: paintTable, side: paintSide, facts: paintFacts, stats: paintStats,
+};
 
 /** Live timers: ages of holds, and what is open in the run on screen. */
 function tick() {
@@ -9164,42 +9210,37 @@ function tick() {
 
 /** A hold of the run on screen is shown by itself when nothing else is selected, as soon as its events are here. */
 function showWantedHold() {
-  const hold = state.holds.get(state.wanted.hold);
+  const hold = state.holds.get(state.wanted.hold), isTurnedTo = hold && hold.hold === state.holdTurn;
+  const isElsewhere = hold && hold.run !== state.session.run.run && !isTurnedTo;
   const instance = hold && state.session.instances.get(hold.instance);
-  if (!hold || instance || (hold.run !== state.session.run.run
-      && hold.hold !== state.holdTurn)) state.wanted.hold = null;
-  if (instance && (!state.selected.node || hold.hold === state.holdTurn)) selectInstance(instance, true);
+  if (!hold || instance || isElsewhere) state.wanted.hold = null;
+  if (instance && (!state.selected.node || isTurnedTo)) selectInstance(instance, true);
 }
 
 function fillHelp() {
-  $('#help .keys').replaceChildren(...KEYS.map(([keys, words]) =>
-      el('div', {}, el('span', {}, el('kbd', {}, keys)), el('span', {class: 'soft'}, words))));
-  $('#signs').replaceChildren(...Object.entries(SIGNS).map(([status, [, , word]]) =>
-      el('div', {}, sign(status, word))),
-      ...['before', 'after'].map(point =>
-      el('div', {}, el('span', {class: 'state soft'}, icon(point), `break ${point}`))));
+  const item = (first, words) => el('div', {}, first, words && el('span', {class: 'soft'}, words));
+  $('#help .keys').replaceChildren(...KEYS.map(([keys, words]) => item(el('span', {}, el('kbd', {}, keys)), words)));
+  const points = ['before', 'after'].map(point => el('span', {class: 'state soft'}, icon(point), `break ${point}`));
+  const signs = Object.entries(SIGNS).map(([status, [, , word]]) => sign(status, word));
+  $('#signs').replaceChildren(...[...signs, ...points].map(one => item(one)));
 }
 
 function wire() {
+  const click = (selector, act) => $(selector).addEventListener('click', act);
   for (const button of $$('header [data-view]')) button.addEventListener('click', () => setView(button.dataset.view));
   for (const button of $$('[data-mode]')) button.addEventListener('click', () => setMode(button.dataset.mode));
-  $('#pauseall').addEventListener('click', () => toggleBreakpoint({point: 'before'}));
-  $('#pauseerror').addEventListener('click', () => toggleBreakpoint({point: 'error'}));
-  $('#errorsonly').addEventListener('click', toggleErrors);
-  $('#showhelp').addEventListener('click', () => $('#help').showModal());
-  $('#closehelp').addEventListener('click', () => $('#help').close());
-  $('#showruns').addEventListener('click', () => $('#showruns').setAttribute('aria-expanded',
-      String($('#runs').classList.toggle('open'))));
-  $('#zoomin').addEventListener('click', () => zoom(0.5));
-  $('#zoomout').addEventListener('click', () => zoom(2));
-  $('#zoomfit').addEventListener('click', zoomFit);
-  $('#tail').addEventListener('click', toggleFollow);
+  click('#pauseall', () => toggleBreakpoint({point: 'before'}));
+  click('#pauseerror', () => toggleBreakpoint({point: 'error'}));
+  click('#errorsonly', toggleErrors);
+  click('#showhelp', () => $('#help').showModal());
+  click('#closehelp', () => $('#help').close());
+  click('#showruns', () => $('#showruns').setAttribute('aria-expanded', $('#runs').classList.toggle('open')));
+  click('#zoomin', () => zoom(0.5));
+  click('#zoomout', () => zoom(2));
+  click('#zoomfit', zoomFit);
+  click('#tail', toggleFollow);
   $('#gate form').addEventListener('submit', tokenPasted);
-  wireFilter();
-  wireTable();
-  wireWindow();
-  wireOverview();
-  wireEditor();
+  for (const part of [wireFilter, wireTable, wireWindow, wireOverview, wireEditor]) part();
 }
 
 function wireFilter() {
@@ -9212,27 +9253,18 @@ function wireFilter() {
 
 function wireTable() {
   const box = $('#table');
-  box.addEventListener(
-    'scroll',
-    () => {
-      const fromEnd = box.scrollHeight - box.scrollTop - box.clientHeight;
-      if (!state.follow || fromEnd > ROW_HEIGHT) state.follow = fromEnd <= 2;
-      touch('table');
-    },
-    {passive: true}
-  );
-  box.addEventListener(
-    'wheel',
-    event => {
-      if (!event.ctrlKey && !event.altKey) return;
-      event.preventDefault();
-      const cell = $('.axis').getBoundingClientRect();
-      const {from, to} = axisSpan();
-      const share = Math.max(0, Math.min(1, (event.clientX - cell.left) / cell.width));
-      zoom(event.deltaY > 0 ? 1.25 : 0.8, from + share * (to - from));
-    },
-    {passive: false}
-  );
+  box.addEventListener('scroll', () => {
+    const fromEnd = box.scrollHeight - box.scrollTop - box.clientHeight;
+    if (!state.follow || fromEnd > ROW_HEIGHT) state.follow = fromEnd <= 2;
+    touch('table');
+  }, {passive: true});
+  box.addEventListener('wheel', event => {
+    if (!event.ctrlKey && !event.altKey) return;
+    event.preventDefault();
+    const cell = $('.axis').getBoundingClientRect(), {from, to} = axisSpan();
+    const share = Math.max(0, Math.min(1, (event.clientX - cell.left) / cell.width));
+    zoom(event.deltaY > 0 ? 1.25 : 0.8, from + share * (to - from));
+  }, {passive: false});
 }
 
 function wireWindow() {
@@ -9243,23 +9275,19 @@ function wireWindow() {
   });
   document.addEventListener('visibilitychange', () => touch(...Object.keys(PAINTERS)));
   new ResizeObserver(() => touch('layout', 'table', 'axis')).observe($('main'));
-  splitter(
-    $('#split'),
-    event => event.clientY - $('#graph').getBoundingClientRect().top,
-    pixels => {
-      $('main').style.setProperty('--graph-height', `${Math.max(96, pixels)}px`);
-      touch('table', 'axis');
-    }
-  );
-  splitter(
-    $('#sidesplit'),
-    event => innerWidth - event.clientX,
-    pixels => {
-      document.documentElement.style.setProperty('--side-width',
-          `${Math.max(260, Math.min(innerWidth - 420, pixels))}px`);
-      touch('layout', 'table', 'axis');
-    }
-  );
+  splitter($('#split'), event => event.clientY - $('#graph').getBoundingClientRect().top, setGraphHeight);
+  splitter($('#sidesplit'), event => innerWidth - event.clientX, setSideWidth);
+}
+
+function setGraphHeight(pixels) {
+  $('main').style.setProperty('--graph-height', `${Math.max(96, pixels)}px`);
+  touch('table', 'axis');
+}
+
+function setSideWidth(pixels) {
+  const width = Math.max(260, Math.min(innerWidth - 420, pixels));
+  document.documentElement.style.setProperty('--side-width', `${width}px`);
+  touch('layout', 'table', 'axis');
 }
 
 /** A page with the run inside: no hub, no controls, the same views. */
@@ -9281,29 +9309,26 @@ async function playRecorded({run, events}) {
 }
 
 function start() {
-  try {
-    document.documentElement.dataset.theme = localStorage.getItem('mcp-relay-theme') ?? '';
-  } catch {
-    /* no storage when opened from a file: the system's colours */
-  }
+  document.documentElement.dataset.theme = storedTheme();
   fillHelp();
   wire();
   setInterval(tick, TICK_MS);
-  setInterval(() => touch('runs'), 15000);
+  setInterval(() => touch('runs'), 15000);      // ages in the list
   const recorded = document.getElementById('recorded-run');
-  if (recorded) {
-    state.wanted.node = new URLSearchParams(location.hash.slice(1)).get('node');
-    unlock();
-    playRecorded(JSON.parse(recorded.textContent));
-    return;
-  }
-  readHash();
-  if (!state.token) {
-    lock('missing');
-    return;
-  }
+  readHash(!!recorded);
+  if (!recorded && !state.token) { lock('missing'); return; }
   unlock();
-  follow();
+  if (recorded) playRecorded(JSON.parse(recorded.textContent));
+  else follow();
+}
+
+/** The chosen colours; a page opened from a file may have no storage. */
+function storedTheme() {
+  try {
+    return localStorage.getItem('mcp-relay-theme') ?? '';
+  } catch {
+    return '';
+  }
 }
 
 start();
