@@ -186,7 +186,7 @@ def test_bodies_are_bounded(hub, length, body):
             answer = connection.recv(100)
         except OSError:
             answer = b""
-    assert answer == b"" or b" 413 " in answer.splitlines()[0]
+    assert answer == b"" or re.match(rb"HTTP/1\.[01] 41[13] ", answer)
     assert hub.ask("GET", "/api/health").status == 200
 
 
@@ -203,9 +203,9 @@ def test_waits_are_bounded_in_number(hub):
     """More long polls than the hub takes at once are told so; the API stays usable."""
     connections = []
     try:
-        for _ in range(40):
+        for _ in range(200):
             connection = http.client.HTTPConnection("127.0.0.1", hub.port, timeout=support.LIMIT_S)
-            connection.request("GET", "/api/holds?run=none&wait=100", headers=hub.headers())
+            connection.request("GET", "/api/holds?wait=100", headers=hub.headers())
             connections.append(connection)
         readable, _, _ = select.select([connection.sock for connection in connections], [], [], support.LIMIT_S)
         assert readable
@@ -243,8 +243,7 @@ SECRETS = [
 def test_secrets_in_the_command_line_are_masked_everywhere_but_for_the_server(attach, hub, arguments, secret):
     hub.clear_breakpoints()
     debugged = attach(hub, "--trace", server="echo_frames", arguments=arguments)
-    debugged.send(call(1, "t"))
-    debugged.finished("tool:t")
+    debugged.send(call(1, "t")).answered(b"\n")
     result, events = debugged.finish()
     assert secret not in json.dumps(events)
     assert secret not in json.dumps(hub.get("/api/runs/" + debugged.run))
