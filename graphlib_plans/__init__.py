@@ -7,12 +7,15 @@ The modules form rows, and a module imports only from rows above its own (tests/
        processes web                         programs we start, HTTP requests
     2  dependencies records                  step order, run records and usage
     3  config tools validation               settings, the tool registry, problems of a plan
+    3b calls                                 one call: its retries, record and bodies
     4  execution control authoring drawing   running, the seven control steps, editing, pictures
        mcp_links                             the two transports of mcp_client
     5  wire mcp_client user_tools builtins models
     5b workspace                             one configuration with everything it names, put together
-    6  mcp_server drafting terminal
-    7  cli, on top of it __main__
+    6  drafting terminal                     plans written by a model, progress and questions on a terminal
+       mcp_surface mcp_questions             what the plan server offers and how it asks, as values
+    6b mcp_calls, on top of it mcp_server    what its tools do, and the server itself
+    7  commands, on top of it cli, __main__
 """
 
 __version__ = "0.1.0+dev"
