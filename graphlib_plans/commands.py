@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 from . import authoring, config, documents, drawing, execution, paths, records, terminal, tools
+from .calls import result_of
 from .documents import read_json
 from .errors import BadArgument, ConfigError, PlanError, Refused, ToolError, did_you_mean, shorten, type_name
 
@@ -270,36 +271,47 @@ def _run(shell, arguments, plan, value, record, finished):
 
 
 def _interruptible(function, cancel, tell):
-    """Return function(), run on a thread; Ctrl-C and SIGTERM cancel it, a second Ctrl-C ends the program at once."""
+    """Return function(), run on a thread; Ctrl-C and _STOPPING cancel it, a second one ends the program at once."""
     box, done = [], threading.Event()
 
     def work():
-        try:
-            box.append((function(), None))
-        except BaseException as error:  # travels to the waiting thread
-            box.append((None, error))
+        box.append(result_of(function))
         done.set()
 
-    def stop(number, frame):
-        raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
-
-    on_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if on_main else None
-    threading.Thread(target=work, name="plan.run", daemon=True).start()
-    try:
+    with _stopping_signals():
+        threading.Thread(target=work, name="plan.run", daemon=True).start()
         try:
             done.wait()
         except KeyboardInterrupt as stopped:
             cancel.cancel(str(stopped) or "stopped by Ctrl-C")
             tell("stopping; what is running is told to end (Ctrl-C again to leave at once)")
             done.wait()
-    finally:
-        if on_main:
-            signal.signal(signal.SIGTERM, before)
     result, error = box[0]
     if error is not None:
         raise error
     return result
+
+
+#: Signals that stop a run like Ctrl-C does; the second is sent when a terminal is closed.
+_STOPPING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+
+
+@contextlib.contextmanager
+def _stopping_signals():
+    """Have _STOPPING raise KeyboardInterrupt in the main thread; elsewhere Python allows no handler."""
+
+    def stop(number, frame):
+        raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, stop) for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 class _Stream:

@@ -88,7 +88,8 @@ _STYLE = """
   path.edge { fill: none; stroke: #5b6770; stroke-width: 1.3; } path.order { stroke-dasharray: 4 4; opacity: .6; }
   marker path { fill: #5b6770; }
   @media (prefers-color-scheme: dark) {
-    svg { background: #14181b; } rect { fill: #1f262b; stroke: #8b98a2; } rect.finish { fill: #1b2e23; stroke: #63b984; }
+    svg { background: #14181b; } rect { fill: #1f262b; stroke: #8b98a2; }
+    rect.finish { fill: #1b2e23; stroke: #63b984; }
     text { fill: #e8edf0; } text.tool { fill: #9fabb4; } path.edge { stroke: #8b98a2; } marker path { fill: #8b98a2; }
   }"""
 

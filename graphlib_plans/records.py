@@ -198,7 +198,12 @@ def create(directory, plan, arguments, *, secrets=(), now, keep=KEEP_RUNS):
         except FileExistsError:  # another run of this second drew the same digits
             continue
         lock = FileLock(path, timeout_s=REOPEN_WAIT_S)
-        lock.acquire()
+        try:
+            lock.acquire()
+        except OSError:  # TimeoutError too; a file system without locks can keep no records
+            os.close(descriptor)
+            path.unlink()
+            raise
         record = Record(path, descriptor, lock, secrets)
         record.write(
             {
