@@ -146,21 +146,7 @@ def run(argv, context, *, name, limit_s, environ, cwd=None, stdin=b"", max_bytes
         thread.start()
     if stdin:
         threading.Thread(target=_feed, args=(process.stdin, stdin), name=f"{name}.stdin", daemon=True).start()
-    remove = context.cancel.on_cancel(changed.set)
-    try:
-        changed.wait(limit)
-        ended = process.returncode is not None
-        if ended:
-            for reader in (out, err):
-                reader.join(LINGER_S)
-    finally:
-        remove()
-        # Also after an orderly end: what the program left behind would keep the pipes, and their threads, for ever.
-        if process.returncode is None or out.is_alive() or err.is_alive():
-            end_group(process)
-        waiter.join(LINGER_S)
-        for reader in (out, err):
-            reader.join(LINGER_S)  # only a process that left the group can still hold the pipe; its thread is a daemon
+    ended = _await_end(process, waiter, (out, err), changed, context, limit)
     context.cancel.check()
     if overflown.is_set():
         raise ToolError(f"{name} wrote more than {max_bytes:,} bytes to stdout and was stopped",
@@ -169,6 +155,29 @@ def run(argv, context, *, name, limit_s, environ, cwd=None, stdin=b"", max_bytes
         raise ToolTimeout(f"{name} did not end within {limit:g} s and was killed",
                           {"error": f"no end within {limit:g} s", "stderr": _text(err.kept)})
     return Finished(process.returncode, bytes(out.kept), bytes(err.kept), out.total)
+
+
+def _await_end(process, waiter, readers, changed, context, limit):
+    """Wait for the end of a program, a cancel, an overflow or the limit; say whether it ended by itself.
+
+    Whatever happens, nothing of its group is left that could keep the readers.
+    """
+    remove = context.cancel.on_cancel(changed.set)
+    try:
+        changed.wait(limit)
+        ended = process.returncode is not None
+        if ended:
+            for reader in readers:
+                reader.join(LINGER_S)
+        return ended
+    finally:
+        remove()
+        # Also after an orderly end: what the program left behind would keep the pipes, and their threads, for ever.
+        if process.returncode is None or any(reader.is_alive() for reader in readers):
+            end_group(process)
+        waiter.join(LINGER_S)
+        for reader in readers:
+            reader.join(LINGER_S)  # only a process that left the group can still hold the pipe; its thread is a daemon
 
 
 def _wait(process, changed):
