@@ -292,6 +292,8 @@ def _add_mcp(group):
         group, "tools", commands.mcp_tools, "list the tools of one server or of all", ("server?", "name of the server")
     )
     _verb(group, "test", commands.mcp_test, "connect to a server and say how it went", ("server", "name of the server"))
+    about = "serve plans and their authoring over stdio to an MCP client, until stdin ends; --dir names the project"
+    _verb(group, "serve", commands.mcp_serve, about, json=False)
 
 
 def _add_config(group):

@@ -657,6 +657,13 @@ def mcp_test(shell, arguments):
     return 0 if status["ok"] else 1
 
 
+def mcp_serve(shell, arguments):
+    """Serve plans and their authoring to an MCP client until stdin ends; the working directory is no project."""
+    from . import mcp_server  # loaded by this verb alone
+
+    return mcp_server.serve(arguments.dir, environ=shell.environ)
+
+
 # config ------------------------------------------------------------------------------------------------------------
 
 
