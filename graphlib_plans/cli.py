@@ -235,6 +235,8 @@ def _add_plan(plan):
     )
     new.add_argument("--name", help="what people call it (default: the identifier)")
     new.add_argument("--description", default="", help="what it does; callers choose a plan by it")
+    draft = _verb(plan, "draft", commands.plan_draft, "have a model write a plan", ("goal", "what the plan must do"))
+    draft.add_argument("--from", dest="start", metavar="PLAN", help="start from this plan, and replace its steps")
     attributes = ", ".join(authoring.ATTRIBUTES)
     setting = _verb(plan, "set", commands.plan_set, "set an attribute of a plan", _PLAN, ("attribute", attributes))
     setting.add_argument("values", nargs="+", metavar="value", help="text, texts, or JSON (inline, @FILE or -)")

@@ -442,6 +442,24 @@ def plan_new(shell, arguments):
     _edited(shell, store.new(arguments.identifier, arguments.name, arguments.description))
 
 
+def plan_draft(shell, arguments):
+    """Have the planner model write a plan for a goal."""
+    from . import drafting  # loaded by this verb alone
+
+    cancel = tools.CancelToken()
+    shown = terminal.progress(shell.stderr, shell.environ, arguments.verbose > 0)
+    context = _context(shell, cancel).with_(emit=shown)
+    try:
+        body = _interruptible(
+            lambda: drafting.draft(shell.workspace, arguments.goal, arguments.start, context), cancel, shown.tell
+        )
+    finally:
+        shown.close()
+    _edited(shell, body)
+    if context.ledger.summary():
+        shell.note(context.ledger.summary())
+
+
 def _attribute_value(shell, attribute, values):
     """Return the value that `set` or `step update` means by its words."""
     if attribute in _LIST_ATTRIBUTES:

@@ -133,11 +133,18 @@ class Progress:
         return f"{self.title(event)} {self.marks['failed']} {took}: {_error_text(event.get('error'))}"
 
     def drafting(self, event):
-        if event["event"] == "draft_outline":
-            return f"outline of {len(event['items'])} steps"
-        if event["event"].startswith("draft_step"):
-            return f"draft of step {event['index']}" + (f": {event['summary']}" if "summary" in event else "")
-        return event["event"]
+        name = event["event"]
+        if name == "draft_outline":
+            return f"outline: {', '.join(_one_line(item) for item in event['items'])}"
+        if name == "draft_step_started":
+            return (
+                f"step {event['index'] + 1} {self.marks['running']} {shorten(_one_line(event['summary']), SHOWN_ERROR)}"
+            )
+        if name == "draft_step_finished":
+            problems = event["problems"]
+            ending = f"{self.marks['failed']} {_error_text(problems[0])}" if problems else self.marks["ok"]
+            return f"step {event['index'] + 1} {ending}"
+        return f"{name} {self.marks['running']}"
 
 
 def _one_line(text):
@@ -145,8 +152,8 @@ def _one_line(text):
 
 
 def _error_text(error):
-    if isinstance(error, dict) and isinstance(error.get("error"), str):
-        error = error["error"]
+    if isinstance(error, dict):
+        error = error.get("error", error.get("text", error))
     return shorten(_one_line(error if isinstance(error, str) else to_json(error)), SHOWN_ERROR)
 
 

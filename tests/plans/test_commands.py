@@ -12,6 +12,7 @@ import time
 import pytest
 
 from graphlib_plans import authoring, execution, records, workspace
+from tests.plans.http_double import Service
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"
@@ -539,3 +540,71 @@ def test_ten_runs_and_ten_edits_at_once(graph, project, environ, tmp_path, in_th
     steps = json.loads((tmp_path / "project/.graph/plans/p.json").read_text())["steps"]
     assert {step["id"] for step in steps} == {"A", "B", *(f"X{number}" for number in range(10))}
     assert graph("plan", "runs", "--json").json["count"] == 10
+
+
+# With a model ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(graph, tmp_path):
+    """A model service that the project is configured for: it answers what the test puts into `replies`, in order."""
+
+    def handle(request):
+        reply = service.replies.pop(0)
+        usage = {"prompt_tokens": 1200, "completion_tokens": 5}
+        if not request.json.get("stream"):
+            choice = {"message": {"role": "assistant", "content": reply}, "finish_reason": "stop"}
+            request.reply(200, {"choices": [choice], "usage": usage})
+            return
+        request.stream()
+        for piece in reply:
+            request.event({"choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]})
+        request.event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        request.event({"choices": [], "usage": usage})
+        request.event("[DONE]")
+        request.end()
+
+    with Service(handle) as service:
+        service.replies = []
+        folder = tmp_path / "project/.graph"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.toml").write_text(
+            f'[providers.local]\ntype = "openai_compat"\nbase_url = "{service.url}/v1"\napi_key = "${{KEY}}"\n'
+            '[models.default]\nprovider = "local"\nmodel = "m"\n[pricing."m"]\ninput = 10\noutput = 10\n'
+        )
+        yield service
+
+
+def test_a_solver_streams_its_answer_and_tells_what_it_cost(graph, project, model):
+    project("plans", "p.json", plan(reshape("A", {"n": 3}), solver={"query_to_answer": "how many?"}))
+    model.replies.append(["There ", "are ", "three."])
+    result = graph("plan", "run", "p", KEY="s3cret")
+    assert (result.code, result.out) == (0, "There are three.\n")
+    assert "1 call · 1k in / 5 out · $0.01" in result.err
+    model.replies.append(["three"])
+    body = graph("plan", "run", "p", "--json", KEY="s3cret").json
+    assert (body["answer"], body["usage"]["calls"], body["usage"]["by_step"][0]["path"]) == ("three", 1, "solver")
+
+
+def test_a_missing_key_disables_what_needs_a_model_and_nothing_else(graph, project, model):
+    project("plans", "p.json", plan(reshape("A", 1), solver={"query_to_answer": "?"}))
+    project("plans", "q.json", plan(reshape("A", 1), identifier="q", output={"a": "{{A}}"}))
+    result = graph("plan", "run", "p", "--json")
+    assert (result.code, result.json["kind"], result.json["variable"]) == (1, "model_unavailable", "KEY")
+    assert "providers.local.api_key" in result.err
+    assert graph("plan", "run", "q").json == {"a": 1}
+    assert model.requests == []
+
+
+def test_a_model_writes_a_plan(graph, model, tmp_path):
+    outline = {"items": [{"summary": "greet"}], "query_to_answer": "say hi"}
+    step = {"step": reshape("E0", {"text": "hi"}), "planComplete": True, "plan_complete": True}
+    model.replies += [json.dumps(outline), json.dumps(step)]
+    result = graph("plan", "draft", "a plan called greeter that greets", "--json", KEY="s3cret")
+    assert result.code == 0, result.err
+    assert result.json["identifier"] == "greeter" and result.json["steps"] == 1
+    assert "outline: greet" in result.err and "2 calls" in result.err
+    assert (tmp_path / "project/.graph/plans/greeter.json").exists()
+    again = graph("plan", "draft", "a plan called greeter that greets", KEY="s3cret")
+    assert again.code == 1 and "already" in again.err and len(model.requests) == 2
+    assert graph("plan", "draft", " ", KEY="s3cret").code == 1
