@@ -326,6 +326,14 @@ def _shallow(frame):
         return None
 
 
+def decode_json(text):
+    """Return the value of JSON text (bytes); a whole number past Python's limit of digits becomes its text."""
+    try:
+        return _STRICT.decode(text.decode())
+    except ValueError:
+        return _LENIENT.decode(text.decode())
+
+
 def _classify_value(frame, value, flaw=None):
     if type(value) is list:
         parts = tuple(_classify_value(None, part) for part in value)
@@ -650,10 +658,10 @@ def lift(method, raw, params, modern):
     if raw is None:
         raw = b'{"content":[]}' if method == "tools/call" else b"null"
     raw = one_line(raw)
-    value = _LENIENT.decode(raw.decode())
+    value = decode_json(raw)
     if method in LIFTS:
         raw = LIFTS[method](value, raw, params)
-        value = _LENIENT.decode(raw.decode())
+        value = decode_json(raw)
     if modern and type(value) is dict:
         stamps = [("resultType", b'"complete"')]
         if method == "resources/read":
@@ -666,7 +674,7 @@ def lift(method, raw, params, modern):
 
 def is_whole_frame(raw):
     """Say whether an injected value is a whole JSON-RPC frame: an object with a string jsonrpc (seed)."""
-    value = _LENIENT.decode(raw.decode()) if raw is not None else None
+    value = decode_json(raw) if raw is not None else None
     return type(value) is dict and type(value.get("jsonrpc")) is str
 
 
@@ -2814,6 +2822,7 @@ class Reporter:
                 self._out += b'{"type":"pong"}\n'
             elif kind == "breakpoints":
                 self._relay.arm(told["breakpoints"], told["mode"])
+                self._out += encode({"type": "armed", "state": told.get("state")}) + b"\n"
             elif kind == "release":
                 answer = self._relay.release(told["hold"], told["action"], told.get("value"),
                                              told.get("arguments"), told.get("by"))
@@ -2919,6 +2928,7 @@ class Relay:
         """Report a server that cannot be started, wait a moment for it to be put on record, return the code."""
         self.mirror.say(sentence)
         with self.lock:
+            self._is_reporting = True
             self._open_session()
             self.session.end(time.monotonic(), sentence, code, None, ("SpawnError", sentence))
         if self.reporter:
@@ -3205,7 +3215,7 @@ class Relay:
     def attach(self, welcome):
         """Begin to be watched: called by the reporter with what the hub said."""
         with self.lock:
-            if not self.is_gating:
+            if not self.is_gating and not self._is_reporting:  # else the session is over, and on record
                 self._open_session()
                 self.history = None
                 self.is_gating = True
@@ -3392,13 +3402,12 @@ class Relay:
             self.session.finish(instance, "aborted", now, gatedAt=BEFORE)
             return None
         if hold.action == INJECT:
-            value = _LENIENT.decode(hold.value.decode()) if hold.value is not None else None
-            if type(value) is dict:
-                frame = one_line(hold.value)
+            frame = one_line(hold.value or b"")
+            if classify(frame).kind == NOTIFICATION:
                 self.session.finish(instance, "ok", now, frame, injected=True, gatedAt=BEFORE)
                 return frame
-            self.mirror.say("a notification can only be replaced by a JSON object; %s was relayed as it came"
-                            % printable(instance.message.method))
+            self.mirror.say("a notification can only be replaced by a JSON object that is a JSON-RPC notification; %s "
+                            "was relayed as it came" % printable(instance.message.method))
         self.session.pass_on(hold.passage, now)
         return instance.frame
 
@@ -3856,6 +3865,8 @@ class Link:
         self.run = run
         #: monotonic seconds: when it last said something, and was last told something
         self.heard = self.told = time.monotonic()
+        #: number of the newest state of breakpoints and mode that it has taken
+        self.armed = 0
         self._sock = sock
         self._lock = threading.Lock()  # keeps each line whole
 
@@ -3916,7 +3927,7 @@ class Hub:
         self.holds = collections.OrderedDict()
         self._closed = collections.OrderedDict()
         self._answers = {}
-        self._requests = 0
+        self._requests = self._state = 0
         self.waits = 0
         self._watched_at = time.monotonic()
         #: {mode, next id, breakpoints}, as it is stored
@@ -4002,6 +4013,10 @@ class Hub:
                 if kind == "outcome":
                     with self.lock:
                         self._answers[told["request"]] = told
+                        self.changed.notify_all()
+                elif kind == "armed":
+                    with self.lock:
+                        link.armed = told["state"]
                         self.changed.notify_all()
                 elif kind == "ping":
                     link.send({"type": "pong"})
@@ -4182,20 +4197,30 @@ class Hub:
         self._tell("mode", {"mode": mode})
 
     def _arm_all(self):
+        """Tell every relay the new state and wait until it has taken it: what was armed holds the next frame."""
         with self.lock:
-            state = self.breakpoints()
+            self._state += 1
+            number, state = self._state, self.breakpoints()
             links = list(self.links.values())
             self.store.set("breakpoints", self.gate)
         for link in links:
-            link.send(dict(state, type="breakpoints"))
+            link.send(dict(state, type="breakpoints", state=number))
         self._tell("breakpoints", state)
+        until = time.monotonic() + HANDSHAKE_S
+        with self.lock:
+            while time.monotonic() < until and any(
+                    link.armed < number for link in links if self.links.get(link.run) is link):
+                self.changed.wait(until - time.monotonic())
 
     # -- holds ----------------------------------------------------------------------------------------------------
 
     def describe_holds(self, run=None):
         """Return the open holds, oldest first."""
         with self.lock:
-            return [each["hold"] for each in self.holds.values() if run in (None, each["hold"]["run"])]
+            return self._open_holds(run)
+
+    def _open_holds(self, run):
+        return [each["hold"] for each in self.holds.values() if run in (None, each["hold"]["run"])]
 
     def hold(self, name):
         """Return one open hold; ApiError 404."""
@@ -4212,15 +4237,13 @@ class Hub:
                 raise ApiError(429, "too_many", "too many commands wait already; try again later")
             self.waits += 1
         try:
-            while True:
-                found = self.describe_holds(run)
-                left = until - time.monotonic()
-                with self.lock:
+            with self.lock:
+                while True:
+                    found, left = self._open_holds(run), until - time.monotonic()
                     is_over = run in self.runs and self.runs[run].fields["status"] != "running"
-                    if not found and not is_over and left > 0:
-                        self.changed.wait(min(left, 1.0))
-                        continue
-                return found, not found and left <= 0
+                    if found or is_over or left <= 0:
+                        return found, not found and not is_over
+                    self.changed.wait(left)
         finally:
             with self.lock:
                 self.waits -= 1
@@ -4234,11 +4257,11 @@ class Hub:
         with self.lock:
             entry = self.holds.get(name)
             if entry is None or entry["by"]:
-                self._refuse_late(name, entry, action)
+                self._refuse_late(name, entry)
             link = self.links.get(entry["hold"]["run"])
             if link is None:
                 raise ApiError(404, "unknown", "the relay of hold %s has gone" % printable(name), outcome="unknown")
-            entry["by"] = by
+            entry["by"], entry["action"] = by, action
             self._requests += 1
             request = self._requests
         message = {"type": "release", "hold": name, "action": action, "by": by, "request": request}
@@ -4249,10 +4272,10 @@ class Hub:
         link.send(message)
         return self._await_answer(name, entry, request)
 
-    def _refuse_late(self, name, entry, action):
+    def _refuse_late(self, name, entry):
         if entry is not None:
             raise ApiError(409, "taken", "%s is releasing it already" % entry["by"], outcome="taken",
-                           action=action, by=entry["by"])
+                           action=entry["action"], by=entry["by"])
         if name in self._closed:
             action, by = self._closed[name]
             raise ApiError(409, "taken", "hold %s was released already: %s by %s" % (printable(name), action, by),
@@ -4269,7 +4292,9 @@ class Hub:
                     raise ApiError(504, "no_answer", "the relay of hold %s does not answer" % printable(name))
                 self.changed.wait(left)
             answer = self._answers.pop(request)
-            if answer.get("outcome") != "released":
+            if answer.get("outcome") == "released":
+                self._close_hold(name, entry["action"], entry["by"])
+            else:
                 entry["by"] = None  # it is still held, by anybody's leave
         return {key: value for key, value in answer.items() if key not in ("type", "request")}
 
@@ -5175,6 +5200,7 @@ def command_serve(words):
     parser.add_argument("--json", action="store_true", help="print one JSON line about the debugger, without its token")
     parser.add_argument("--page", metavar="FILE", help="serve this page instead of the built-in one, to edit it")
     options = parser.parse_args(words)
+    wait_for_signal = catch_signals()
     db = options.db or os.path.join(options.home, "runs-%d.db" % options.port)
     debugger = Debugger(options.port, options.home, db, options.page, unattended_s=options.unattended_after,
                         pause_on_error=options.pause_on_error)
@@ -5199,14 +5225,17 @@ def _pause_on_error(text):
     return [{"kind": text, "point": ERROR}]
 
 
-def wait_for_signal():
-    """Block until SIGINT, SIGTERM or SIGHUP."""
+def catch_signals():
+    """Return a function that blocks until SIGINT, SIGTERM or SIGHUP came; they are caught from now on."""
     stopped = threading.Event()
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), lambda number, frame: stopped.set())
-    while not stopped.wait(1.0 if WINDOWS else None):
-        pass  # on Windows a signal only comes through between two waits
+
+    def wait():
+        while not stopped.wait(1.0 if WINDOWS else None):
+            pass  # on Windows a signal only comes through between two waits
+    return wait
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -5294,6 +5323,7 @@ def command_demo(words):
     options = parser.parse_args(words)
     import shutil
     import tempfile
+    wait_for_signal = catch_signals()
     home = tempfile.mkdtemp(prefix="mcp-relay-demo-")
     debugger = Debugger(options.port, home, ":memory:", unattended_s=0)
     try:
@@ -7107,19 +7137,20 @@ function chooseRunSoon() {
   });
 }
 
-/** Without a choice by the person: the linked run, else one with a hold, else the newest live one, else the newest. */
+/** Without a choice by a person: the linked run, else one with a hold, else the newest live one, else the newest. A
+    session that ended stays on screen until another one starts. */
 function chooseRun() {
-  const linked = state.wanted.run;
+  const linked = state.wanted.run, shown = state.session?.run;
   if (linked && !state.runs.has(linked)) return;
   if (linked) {
     Object.assign(state, {picked: true, wanted: {...state.wanted, run: null}});
     openRun(linked);
     return;
   }
-  if (state.session && (state.picked || isLive(state.session.run))) return;
-  const runs = sortedRuns();
-  const best = runs.find(run => run.held) || runs.find(isLive) || runs[0];
-  if (best && best.run !== state.session?.run.run && (!state.session || isLive(best))) openRun(best.run);
+  if (shown && (state.picked || isLive(shown))) return;
+  const runs = sortedRuns(), isNew = run => isLive(run) && run.attached !== false && run.started > (shown?.started ?? 0);
+  const best = shown ? runs.find(isNew) : runs.find(run => run.held) || runs.find(isNew) || runs[0];
+  if (best) openRun(best.run);
   touch('head');
 }
 
