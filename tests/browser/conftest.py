@@ -43,14 +43,15 @@ class Viewer:
             self.problems.append("request to " + request.url)
 
     def until(self, claim):
-        """Block until the JavaScript expression `claim` holds in the page; fail with what the page shows."""
+        """Block until the JavaScript expression `claim` is true in the page (an error counts as not yet)."""
         # The page's policy forbids eval, which Playwright's own wait_for_function uses.
         happened = self.page.evaluate("""() => new Promise(done => {
+            const holds = () => { try { return %s; } catch { return false; } };
             const end = performance.now() + %d;
             (function check() {
-                if (%s) done(true); else if (performance.now() > end) done(false); else setTimeout(check, 15);
+                if (holds()) done(true); else if (performance.now() > end) done(false); else setTimeout(check, 15);
             })();
-        })""" % (support.LIMIT_S * 1000, claim))
+        })""" % (claim, support.LIMIT_S * 1000))
         if not happened:
             pytest.fail("never true in the page: %s\nthe page says:\n%s" % (claim, self.page.inner_text("body")))
         return self

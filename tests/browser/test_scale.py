@@ -105,7 +105,7 @@ def test_a_gap_is_visible(own_hub, start, open_page, page_hub, tmp_path):
         session.wait_out(b'"id": %d}' % (begin + 3000))
     hub = own_hub(*page_hub, port=port)
     viewer = open_page(hub)
-    viewer.until("state.session?.missing > 0")
+    viewer.until("state.session?.gaps > 0")
     viewer.page.locator("#session .tag", has_text="missing").wait_for()
     viewer.filter("kind:gap")
     assert "missing here" in viewer.rows()[0][5]

@@ -66,7 +66,7 @@ def test_the_table_lists_frames_with_request_and_answer_linked(session):
     assert answer[2:5] == ["\u2190 client", "2", "\u21b3 tools/call"] and answer[5] == "one"
     assert request[6] == "ok" and float(request[7].replace("\u202f", "")) > 0 and int(request[9]) == len(
         hubs.call(2, "echo", {"text": "one"})) - 1
-    viewer.page.locator("#rows .row.request").click()
+    viewer.page.locator("#rows .row.request:visible").click()
     viewer.until("document.querySelector('#rows .row.answer.linked')")
     viewer.filter("")
     text = "\n".join(" ".join(row) for row in viewer.ask("() => state.session.rows.map(row => [row.type, snippet(row)])"))
@@ -83,8 +83,8 @@ def test_one_key_each_for_graph_table_and_both(session):
 def test_the_inspector_shows_exact_digits_and_doubled_keys(session):
     viewer, _ = session
     viewer.filter("id:9007199254740993")
-    viewer.page.locator("#rows .row.request").click()
-    viewer.press("q").until("document.querySelector('#detail .tree .number')")
+    viewer.page.locator("#rows .row.request:visible").click()
+    viewer.press("q").until("document.querySelector('#detail').textContent.includes('9007199254740993')")
     tree = viewer.page.inner_text("#detail")
     assert "9007199254740993" in tree and "1.50" in tree and tree.count('"p"') == 2 and "doubled key" in tree
     viewer.press("w").until("document.querySelectorAll('#detail pre.text').length === 2")
@@ -101,7 +101,7 @@ def test_copying_the_wire_text_is_exact(session):
     viewer, _ = session
     viewer.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     viewer.filter("id:9007199254740993")
-    viewer.page.locator("#rows .row.answer").click()
+    viewer.page.locator("#rows .row.answer:visible").click()
     viewer.press("w")
     viewer.page.locator("#detail button", has_text="Copy").last.click()
     viewer.until("document.querySelector('#notices').textContent.includes('Copied frame')")
@@ -183,7 +183,7 @@ def test_a_session_that_ended_says_how(session):
 def test_a_server_that_dies_early_is_told_in_the_list_and_on_its_card(hub, start, open_page):
     import support
     start("--port", hub.port, "--home", hub.home, env=support.quiet_environment(hub.home, hub.port),
-          server=support.server("crash")).finish()
+          server=support.server("crash", 3, 2)).finish()
     viewer = open_page(hub)
     viewer.page.locator("#runs .run", has_text="died before answering").first.click()
     viewer.card("mcp:session").locator(".n").click()
