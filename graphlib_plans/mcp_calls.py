@@ -411,7 +411,8 @@ class Calls:
 
     def run_list(self, call, given):
         directory = self._library.current().config.runs_dir
-        runs = [run.to_json() for run in records.list_runs(directory) if given.get("plan") in (None, run.plan)]
+        runs = [run for run in records.list_runs(directory) if given.get("plan") in (None, run.plan)]
+        runs = [run.to_json() for run in sorted(runs, key=lambda run: run.started, reverse=True)]
         body = {"runs": runs[: given.get("limit", RUNS_SHOWN)], "count": len(runs)}
         return body if runs else {**body, "note": f"there are no runs on record in {directory}"}
 

@@ -119,3 +119,13 @@ def attach(start, tmp_path):
         return hubs.Debugged(hub, session, tag, log)
 
     return start_attached
+
+
+@pytest.fixture
+def served(tmp_path):
+    """A plan_client.Project of this test: plans, tools, and clients of servers on them, which are killed at its end."""
+    import plan_client  # needs what the plans need; the relay is tested on older Pythons too
+
+    made = plan_client.Project(tmp_path)
+    yield made
+    made.close()
