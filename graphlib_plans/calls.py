@@ -284,7 +284,7 @@ class StepRun:
         limit = min(concurrency, self.context.concurrency or concurrency, len(items))
         if limit <= 1:
             return [function(index, item) for index, item in enumerate(items)]
-        return _in_parallel(function, items, limit, f"plan.{self.context.stack[-1]}.{self.path}.worker")
+        return in_parallel(function, items, limit, f"plan.{self.context.stack[-1]}.{self.path}.worker")
 
     def ask(self, prompt, schema):
         """Put a question to a person and return the Answer. An answer on record is not asked for again."""
@@ -316,7 +316,7 @@ class StepRun:
         return value
 
 
-def _in_parallel(function, items, limit, name):
+def in_parallel(function, items, limit, name):
     """Return [function(index, item), …] computed by this thread and limit - 1 others."""
     results = [None] * len(items)
     todo = enumerate(items)

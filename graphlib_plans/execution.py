@@ -11,6 +11,7 @@ tasks and end when the crew is closed. A nested plan is coordinated by the worke
 What a step or a tool does is never an exception of `run`: it returns an Outcome.
 """
 
+import contextlib
 import heapq
 import logging
 import queue
@@ -20,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from . import config, dependencies, documents, records, schema, templates, tools, validation
-from .calls import CallRun, Digests, StepFailed, Tally, is_retryable, result_of
+from .calls import CallRun, Digests, StepFailed, Tally, in_parallel, is_retryable, result_of
 from .documents import to_json
 from .errors import (
     Cancelled,
@@ -406,6 +407,7 @@ class _PlanRun:
 
     def run_steps(self):
         """Run steps until all are done or something ends the run; what ended it is in `endings`."""
+        self.connect()
         sorter = dependencies.sorter(self.plan, read_only_test(self.context.services))
         crew = _Crew(f"plan.{self.plan.identifier}.worker")
         forget = self.context.cancel.on_cancel(lambda: crew.finished.put(_WAKE))
@@ -424,6 +426,22 @@ class _PlanRun:
         finally:
             forget()
             crew.close()
+
+    def connect(self):
+        """Connect to the servers the plan calls, at the same time, before it is known which steps may run so.
+
+        Only a server itself knows which of its tools just read. One that cannot be reached is left to its step, which
+        may have another plan for that.
+        """
+        registry = self.context.services.registry
+        sources = registry.unlisted({tool for _, tool, _ in documents.calls(self.plan.document)})
+
+        def listing(index, source):
+            with contextlib.suppress(PlanError):
+                source.tools(self.context)
+
+        if len(self.plan.steps) > 1 and sources:
+            in_parallel(listing, sources, len(sources), f"plan.{self.plan.identifier}.connect")
 
     def start(self, ready, running, crew):
         """Start what may start: in file order, as many as the limit allows, nothing once the run is ending."""

@@ -315,6 +315,11 @@ class Registry:
         tool = self.peek(name)
         return tool is not None and tool.read_only
 
+    def unlisted(self, names):
+        """Return the sources of these tools that have not listed theirs yet, each once."""
+        sources = {source.prefix: source for source in map(self._source_of, names) if source is not None}
+        return [source for source in sources.values() if source.known() is None]
+
     def match(self, patterns, context):
         """Return the tools an agent may use, by name. `*` is any run of characters; control steps never match.
 

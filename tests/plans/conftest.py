@@ -22,6 +22,8 @@ class Functions:
 
     def __init__(self):
         self.made = {}
+        #: False for a source that lists its tools only when it is asked to, as a server does.
+        self.connected = True
 
     def add(self, name, function, read_only=False, schema=None, **fields):
         two = function.__code__.co_argcount == 2
@@ -34,9 +36,10 @@ class Functions:
         self.made[name] = tools.Tool(f"t__{name}", "t", name, rule, call, annotations=annotations, **fields)
 
     def known(self):
-        return list(self.made.values())
+        return list(self.made.values()) if self.connected else None
 
     def tools(self, context):
+        self.connected = True
         return self.known()
 
     def missing(self, name):

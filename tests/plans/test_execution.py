@@ -144,6 +144,25 @@ def test_independent_steps_run_at_the_same_time(world, step, gate, in_thread, op
     assert join().steps_executed == 3
 
 
+def test_a_server_says_what_just_reads_before_the_order_is_made(world, step, gate, in_thread):
+    world.functions.connected = False
+    world.tool("meet", lambda arguments: gate.wait(), read_only=True)
+    join = in_thread(lambda: world.run(step("A", "t__meet"), step("B", "t__meet")))
+    gate.await_arrivals(2)
+    gate.open()
+    assert join().steps_executed == 2
+
+
+def test_a_server_that_cannot_be_reached_is_left_to_its_step(world, step, monkeypatch):
+    def unreachable(context):
+        raise ToolError("no server")
+
+    world.functions.connected = False
+    monkeypatch.setattr(world.functions, "tools", unreachable)
+    outcome = world.run(step("A", on_error="continue"), step("B", on_error="{{A.error}}"), output={"b": "{{B}}"})
+    assert outcome.output == {"b": "no server"}
+
+
 def test_no_more_steps_run_at_once_than_the_plan_allows(world, step):
     running, most, lock = [0], [0], threading.Lock()
 
