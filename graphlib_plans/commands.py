@@ -165,9 +165,11 @@ def plan_show(shell, arguments):
 
 def _plan_draw(shell, arguments, document, path):
     plan = documents.to_plan(document, path)
-    is_read_only = execution.read_only_test(shell.workspace.services)
     if not plan.steps:
         raise BadArgument(f"plan {plan.identifier!r} has no steps to draw")
+    for message in execution.connect_servers(plan, _context(shell)):
+        shell.note(f"drawn as if the tools of this server changed the world: {message}")
+    is_read_only = execution.read_only_test(shell.workspace.services)
     if arguments.svg == "-":
         shell.put(drawing.as_svg(plan, is_read_only).rstrip("\n"))
     elif arguments.svg:

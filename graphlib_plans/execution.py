@@ -11,7 +11,6 @@ tasks and end when the crew is closed. A nested plan is coordinated by the worke
 What a step or a tool does is never an exception of `run`: it returns an Outcome.
 """
 
-import contextlib
 import heapq
 import logging
 import queue
@@ -256,6 +255,27 @@ def read_only_test(services):
     return is_read_only
 
 
+def connect_servers(plan, context):
+    """Connect to the servers a plan calls, at the same time, so that it is known which steps may run so. StopRun.
+
+    Only a server itself knows which of its tools just read. Returns sentences about those that cannot be reached:
+    they are left to their steps, which may cope with that. A plan of one step has no order and waits for nothing.
+    """
+    if len(plan.steps) < 2:
+        return []
+    sources = context.services.registry.unlisted({tool for _, tool, _ in documents.calls(plan.document)})
+
+    def listing(index, source):
+        try:
+            source.tools(context)
+        except PlanError as error:
+            return error.message
+        return None
+
+    told = in_parallel(listing, sources, len(sources), f"plan.{plan.identifier}.connect")
+    return [message for message in told if message]
+
+
 # Plans as tools ----------------------------------------------------------------------------------------------------
 
 
@@ -407,7 +427,7 @@ class _PlanRun:
 
     def run_steps(self):
         """Run steps until all are done or something ends the run; what ended it is in `endings`."""
-        self.connect()
+        connect_servers(self.plan, self.context)
         sorter = dependencies.sorter(self.plan, read_only_test(self.context.services))
         crew = _Crew(f"plan.{self.plan.identifier}.worker")
         forget = self.context.cancel.on_cancel(lambda: crew.finished.put(_WAKE))
@@ -426,22 +446,6 @@ class _PlanRun:
         finally:
             forget()
             crew.close()
-
-    def connect(self):
-        """Connect to the servers the plan calls, at the same time, before it is known which steps may run so.
-
-        Only a server itself knows which of its tools just read. One that cannot be reached is left to its step, which
-        may have another plan for that.
-        """
-        registry = self.context.services.registry
-        sources = registry.unlisted({tool for _, tool, _ in documents.calls(self.plan.document)})
-
-        def listing(index, source):
-            with contextlib.suppress(PlanError):
-                source.tools(self.context)
-
-        if len(self.plan.steps) > 1 and sources:
-            in_parallel(listing, sources, len(sources), f"plan.{self.plan.identifier}.connect")
 
     def start(self, ready, running, crew):
         """Start what may start: in file order, as many as the limit allows, nothing once the run is ending."""
