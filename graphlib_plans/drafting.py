@@ -304,13 +304,12 @@ def _saved(store, document, from_):
             note = f"{from_!r} could not be changed: {error.message}"
     else:
         note = ""
-    for number in range(1, 100):
-        identifier = document["identifier"]
-        name = identifier if number == 1 and not from_ else f"{identifier[: IDENTIFIER_MAX - 3]}_{number + 1}"
+    identifier = document["identifier"]
+    for name in [*([] if from_ else [identifier]), *(f"{identifier[: IDENTIFIER_MAX - 3]}_{n}" for n in range(2, 100))]:
         renamed = {**document, "identifier": name}
         try:
             path = store.create(renamed)
         except BadArgument:  # taken, perhaps while the model was writing
             continue
         return renamed, path, "; ".join(filter(None, [note, f"saved as {name!r}" if name != identifier else ""]))
-    raise Refused(f"there are too many plans called {document['identifier']}…; remove some")
+    raise Refused(f"there are too many plans called {identifier}…; remove some")

@@ -4,6 +4,7 @@ Nothing sleeps: waits end on a message, the end of a stream or the end of the pr
 wait that fails prints both sides. Every message is checked against the protocol's own schema for the version in force.
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -80,7 +81,7 @@ class Client:
         self.count = 0
         self.process = subprocess.Popen(
             argv or command(directory), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            env=environment(home, **(env or {})), cwd=cwd or home, bufsize=0,
+            env=environment(home, **(env or {})), cwd=cwd or home,
         )  # fmt: skip
         threading.Thread(target=self._read_errors, daemon=True).start()
         if reading:
@@ -91,9 +92,8 @@ class Client:
     def send(self, message):
         """Send a value as one line, or bytes as they are."""
         line = message if isinstance(message, bytes) else json.dumps(message).encode() + b"\n"
-        view = memoryview(line)
-        while view:
-            view = view[self.process.stdin.write(view):]
+        self.process.stdin.write(line)
+        self.process.stdin.flush()
 
     def start(self, method, params=None, *, id=None, meta=None):
         """Send a request and return its id."""
@@ -242,9 +242,8 @@ class Client:
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
-        for stream in (self.process.stdin, self.process.stdout, self.process.stderr):
-            if not stream.closed and stream is not self.process.stdout and stream is not self.process.stderr:
-                stream.close()
+        with contextlib.suppress(OSError):  # what was still to be sent
+            self.process.stdin.close()
 
     def check_messages(self):
         """Check every message the server has sent against the schema of the version in force."""
