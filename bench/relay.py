@@ -216,17 +216,28 @@ def show(rows):
             what, relay, pump, unit, value, "%s %g" % (relation, goal), verdict))
 
 
-def main():
-    parser = argparse.ArgumentParser(description="Measure the unattached relay against a two-thread byte pump.")
-    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="of: %s (default: all)" % " ".join(PIECES))
+def command_line(description, pieces):
+    """Return the argument parser that the benchmarks share; read it with chosen()."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="of: %s (default: all)" % " ".join(pieces))
     parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
     parser.add_argument("--rounds", type=int, default=5, help="alternating runs per comparison (default 5)")
     parser.add_argument("--relay", default=str(HERE.parent / "mcp_relay.py"), help="another relay file to measure")
+    return parser
+
+
+def chosen(parser, pieces):
+    """Read the command line; return (options, names of the pieces to measure)."""
     options = parser.parse_args()
-    unknown = [piece for piece in options.pieces if piece not in PIECES]
+    unknown = [piece for piece in options.pieces if piece not in pieces]
     if unknown:
         parser.error("no such piece: %s" % ", ".join(unknown))
-    pieces = options.pieces or list(PIECES)
+    return options, options.pieces or list(pieces)
+
+
+def main():
+    parser = command_line("Measure the unattached relay against a two-thread byte pump.", PIECES)
+    options, pieces = chosen(parser, PIECES)
     if not os.path.exists("/proc/self/status"):
         pieces = [piece for piece in pieces if piece not in ("memory", "growth")]
     with tempfile.TemporaryDirectory() as folder:

@@ -131,7 +131,10 @@ def write(path, data, mode=0o644):
 
 
 def install(dest):
-    """Write the copy and its manifest into dest, an existing folder; the copy first, so that a stop shows as modified."""
+    """Write the copy and its manifest into dest, an existing folder; return what to say.
+
+    The copy goes first, so that a stop between the two shows as modified.
+    """
     data, manifest = kit()
     try:
         write(dest / FILE, data)
