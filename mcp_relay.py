@@ -36,6 +36,7 @@ import codecs
 import collections
 import enum
 import errno
+import itertools
 import json
 import os
 import queue
@@ -109,6 +110,8 @@ SILENCE_S = 15.0
 HOLD_NOTICE_S = 0.25
 #: Bytes of one recorded payload; a longer one is shortened with a visible mark (spec/relay.md 20, N12).
 PAYLOAD_BYTES = 512 * 1024
+#: Events that go to the hub in one line at most.
+EVENTS_PER_LINE = 500
 #: Chunks that may wait in a lane: enough to keep the writer busy, few enough that a slow peer stops the reader.
 LANE_CHUNKS = 8
 #: Identical calls in a row that are held, and rounds or failures for the other two kinds of loop (seed; spec 15).
@@ -297,9 +300,12 @@ def classify(frame):
     shape is that of a request, notification or response (JSON-RPC 2.0 sections 4 and 5), or an array of such.
     """
     try:
-        value = _STRICT.decode(frame.decode())
+        text = frame.decode()
+        value, end = _STRICT.raw_decode(text)
     except (ValueError, RecursionError):
         return _classify_odd(frame)
+    if end != len(text) and text[end:].strip(" \t\r\n"):
+        return Message(NOISE, frame)  # a frame with something glued to it is none
     return _classify_value(frame, value)
 
 
@@ -308,6 +314,10 @@ def _classify_odd(frame):
     text = frame.decode("utf-8", "replace").lstrip("\ufeff")
     if not text.strip():
         return Message(BLANK, frame)
+    try:
+        return _classify_value(frame, _STRICT.decode(text), None if frame[:1] != b"\xef" else "it begins with a BOM")
+    except (ValueError, RecursionError):
+        pass  # the next reader takes more
     try:
         return _classify_value(frame, _LENIENT.decode(text), "not strict JSON")
     except ValueError:
@@ -1205,7 +1215,7 @@ class Session:
         elapsed = (now - self._zero) * 1000.0
         event["seq"] = self.seq
         event["ts"] = int(self._epoch_ms + elapsed)
-        event["at"] = round(elapsed, 2)
+        event["at"] = int(elapsed * 100.0) / 100.0
         event["type"] = type_
         self.events.append(event)
 
@@ -1320,11 +1330,14 @@ class LoopWatch:
         return {"kind": "repeat", "repeats": self._repeats, "instances": list(self._streak)}
 
     def _cycle_with(self, instance, arguments):
-        calls = list(self._calls)
         for period in (2, 3, 4):
-            seen = calls[-period * LOOP_ROUNDS:]
-            if len(seen) < period * LOOP_ROUNDS or seen[0][0] != instance.node or not _same(seen[0][1], arguments):
+            length = period * LOOP_ROUNDS
+            if len(self._calls) < length:
+                break
+            oldest = self._calls[-length]
+            if oldest[0] != instance.node or not _same(oldest[1], arguments):
                 continue
+            seen = list(self._calls)[-length:]
             first = seen[:period]
             if all(call[:2] == first[0][:2] for call in first):
                 continue
@@ -1387,6 +1400,8 @@ def hold_reason(passage, breakpoints, mode, loop):
         return None
     if loop:
         return "loop"
+    if mode != "step" and not any(each.get("point", BEFORE) == point for each in breakpoints):
+        return None  # the usual case
     matching = [each for each in breakpoints if fits(each, instance.kind, instance.title, point)]
     if not matching and breakpoints and point == BEFORE and any(len(each) > 1 for each in breakpoints):
         others = meanings(passage.direction, passage.message.frame) if _has_twins(passage.message.frame) else ()
@@ -1816,7 +1831,9 @@ class History:
         self._cut = set()
 
     def add(self, direction, chunk, now):
-        """Remember one chunk."""
+        """Remember one chunk, as a copy of its own size: the buffer that it was read into is larger, and is needed
+        again; kept, it would leave holes in memory that no read fits in."""
+        chunk = bytes(memoryview(chunk)) if len(chunk) < READ_BYTES else chunk
         self._serial += 1
         self._keepsakes.look(self._serial, direction, chunk, now)
         self._chunks.append((self._serial, direction, now, chunk))
@@ -2570,20 +2587,17 @@ class EventLog:
             self._bytes -= 200 + (len(frame) if frame is not None else 0)
 
     def since(self, seq, most):
-        """Return at most `most` events from sequence number seq on, or from the oldest that is left."""
-        if not self._events:
+        """Return at most `most` events, and PAYLOAD_BYTES of frames, from seq on or from the oldest that is left."""
+        if not self._events or seq > self._events[-1]["seq"]:
             return []
         skip = max(seq - self._events[0]["seq"], 0)
-        if skip == 0 and len(self._events) <= most:
-            return list(self._events)
-        if skip > len(self._events) // 2:  # near the end: walk from there, the usual case
-            tail = []
-            for event in reversed(self._events):
-                if event["seq"] < seq:
-                    break
-                tail.append(event)
-            return tail[::-1][:most]
-        return [self._events[index] for index in range(skip, min(skip + most, len(self._events)))]
+        found, size = [], 0
+        for event in itertools.islice(self._events, skip, skip + most):
+            found.append(event)
+            size += len(event.get("frame") or b"")
+            if size >= PAYLOAD_BYTES:
+                break
+        return found
 
 
 def frame_value(frame):
@@ -2599,14 +2613,14 @@ def frame_value(frame):
 _dumps = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
-def event_line(event):
-    """Return one event as a JSON line."""
+def event_value(event):
+    """Return an event as JSON can hold it: its frames as text."""
     frame = event.get("frame")
     if frame is not None:
         event = dict(event, frame=frame_value(frame))
-    if "dropped" in event and type(event["dropped"]) is bytes:
+    if type(event.get("dropped")) is bytes:
         event = dict(event, dropped=frame_value(event["dropped"]))
-    return _dumps(event).encode() + b"\n"
+    return event
 
 
 def hub_file(home, port):
@@ -2633,7 +2647,7 @@ def read_hub_file(home, port):
 class Reporter:
     """Keep one connection to the hub and speak on it; one thread, which owns the socket.
 
-    Sends the session's events as JSON lines, takes releases, breakpoints and mode. Every failure means a lost
+    Sends the session's events as JSON lines (arrays of events), takes releases, breakpoints and mode. Every failure means a lost
     debugger: the relay releases what is held and goes on as a pipe. Never raises into the lanes.
     """
 
@@ -2801,17 +2815,17 @@ class Reporter:
         if self._out:
             return
         with self._relay.lock:
-            events = self._relay.log.since(self._next, 500)
-        lines = []
-        if events and events[0]["seq"] > self._next:
-            first, gone = events[0], events[0]["seq"] - self._next
-            lines.append(event_line({"type": "gap", "seq": self._next, "ts": first["ts"], "at": first["at"],
-                                     "dropped": gone, "reason": "the hub did not keep up",
-                                     "fromSeq": self._next, "toSeq": first["seq"] - 1}))
-        lines.extend(map(event_line, events))
-        if events:
-            self._next = events[-1]["seq"] + 1
-        self._out = b"".join(lines)
+            events = self._relay.log.since(self._next, EVENTS_PER_LINE)
+        if not events:
+            return
+        values = list(map(event_value, events))
+        first, gone = events[0], events[0]["seq"] - self._next
+        if gone > 0:
+            values.insert(0, {"type": "gap", "seq": self._next, "ts": first["ts"], "at": first["at"],
+                              "dropped": gone, "reason": "the hub did not keep up",
+                              "fromSeq": self._next, "toSeq": first["seq"] - 1})
+        self._next = events[-1]["seq"] + 1
+        self._out = _dumps(values).encode() + b"\n"  # one line: encoding many at once costs a third less
 
     def _receive(self, line):
         """Carry out one line of the hub. What cannot be read is counted by the relay and left."""
@@ -4009,6 +4023,10 @@ class Hub:
         for line in lines:
             try:
                 told = json.loads(line)
+                if type(told) is list:
+                    events.extend((event, json.dumps(event, separators=(",", ":"))) for event in told
+                                  if type(event["seq"]) is int and type(event["type"]) is str)
+                    continue
                 kind = told["type"]
                 if kind == "outcome":
                     with self.lock:
@@ -4020,8 +4038,6 @@ class Hub:
                         self.changed.notify_all()
                 elif kind == "ping":
                     link.send({"type": "pong"})
-                elif kind != "pong" and type(told["seq"]) is int:
-                    events.append((told, line.decode()))
             except (ValueError, KeyError, TypeError, RecursionError):
                 continue  # a line that is none of ours says nothing
         if events:
@@ -5966,7 +5982,7 @@ pre.text { margin: 0; font: 12px/1.55 var(--mono); background: var(--bg); border
 /* ---- JSON tree ---- */
 .tree { font: 12px/1.6 var(--mono); background: var(--bg); border: 1px solid var(--line); border-radius: 6px;
   padding: 7px 10px; overflow: auto; }
-.tree details { padding-left: 0; } .tree summary { list-style: none; cursor: pointer; border-radius: 3px; }
+.tree details { padding-left: 0; } .tree summary { list-style: none; cursor: pointer; border-radius: 3px; line-height: 24px; }
 .tree summary::-webkit-details-marker { display: none; }
 .tree summary::before { content: "\25B8"; display: inline-block; width: 14px; margin-left: -2px; color: var(--faint); }
 .tree details[open] > summary::before { content: "\25BE"; }
@@ -7148,7 +7164,8 @@ function chooseRun() {
     return;
   }
   if (shown && (state.picked || isLive(shown))) return;
-  const runs = sortedRuns(), isNew = run => isLive(run) && run.attached !== false && run.started > (shown?.started ?? 0);
+  const runs = sortedRuns(), since = shown?.started ?? 0;
+  const isNew = run => isLive(run) && run.attached !== false && run.started > since;
   const best = shown ? runs.find(isNew) : runs.find(run => run.held) || runs.find(isNew) || runs[0];
   if (best) openRun(best.run);
   touch('head');
