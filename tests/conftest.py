@@ -105,15 +105,18 @@ def own_hub(relay_file, tmp_path):
 
 @pytest.fixture
 def attach(start, tmp_path):
-    """attach(hub, *options, server="raw") -> Debugged: a relay in front of that fixture server, attached."""
+    """attach(hub, *options, server="raw") -> Debugged: a relay in front of that fixture server, attached.
+
+    port: where the relay looks for the hub, if not at the hub's own port. arguments: further ones of the server.
+    """
     count = itertools.count(1)
 
-    def start_attached(hub, *options, server="raw", arguments=(), env=None, **keywords):
+    def start_attached(hub, *options, server="raw", arguments=(), env=None, port=None, **keywords):
         number = next(count)
         tag = "tag-%d-%s" % (number, os.path.basename(str(tmp_path)))[-40:]
         log = tmp_path / ("log-%d" % number)
         log.touch()
-        session = start("--port", hub.port, "--home", hub.home, *options,
+        session = start("--port", port or hub.port, "--home", hub.home, *options,
                         server=support.server(server, "--log", log, *arguments, "--tag", tag),
                         env=dict(support.quiet_environment(hub.home, hub.port), **(env or {})), **keywords)
         return hubs.Debugged(hub, session, tag, log)

@@ -66,15 +66,17 @@ class Watch:
 
     def wait(self, kind, claim=lambda value: True, times=1):
         """Block until `times` items of this kind satisfy claim; return the last of them."""
-        def found():
-            return [value for each, value in self.items if each == kind and claim(value)]
-
+        found, looked = [], 0
         with self.changed:
-            if not self.changed.wait_for(lambda: len(found()) >= times or self.ended, support.LIMIT_S) or \
-                    len(found()) < times:
-                pytest.fail("no such %r on the stream (ended: %s); it said:\n%s\n%s" % (
-                    kind, self.ended, "\n".join(repr(item)[:300] for item in self.items[-25:]), self.hub.session.report()))
-            return found()[times - 1]
+            while True:
+                found += [value for each, value in self.items[looked:] if each == kind and claim(value)]
+                looked = len(self.items)
+                if len(found) >= times:
+                    return found[times - 1]
+                if self.ended or not self.changed.wait(support.LIMIT_S):
+                    pytest.fail("no such %r on the stream (ended: %s); it said:\n%s\n%s" % (
+                        kind, self.ended, "\n".join(repr(item)[:300] for item in self.items[-25:]),
+                        self.hub.session.report()))
 
     def events(self, *types):
         """All events so far, or those of the given types."""
@@ -92,9 +94,10 @@ class Watch:
         except OSError:
             pass  # the hub has closed it already
         with self.changed:
-            self.changed.wait_for(lambda: self.ended, support.LIMIT_S)
-        self.response.close()
-        self.connection.close()
+            ended = self.changed.wait_for(lambda: self.ended, support.LIMIT_S)
+        if ended:  # closing a response that another thread still reads would block
+            self.response.close()
+            self.connection.close()
 
 
 class Hub:

@@ -302,12 +302,7 @@ def wired(attach, own_hub, relay_file, tmp_path):
     """(debugged, wire): a relay attached through a Wire."""
     hub = own_hub()
     wire = Wire(hub)
-    real, hub.port = hub.port, wire.listener.port
-    try:
-        debugged = attach(hub)
-    finally:
-        hub.port = real
-    yield debugged, wire
+    yield attach(hub, port=wire.listener.port), wire
     wire.close()
 
 
@@ -365,8 +360,7 @@ def test_the_host_leaves_during_a_hold(held):
 def test_a_signal_during_a_hold(held, name, code):
     debugged, _ = held
     debugged.session.signal(getattr(signal, name))
-    result = debugged.session.wait()
-    assert result.code == code and b"Traceback" not in result.err
+    assert debugged.session.wait().code == code
 
 
 def kill_server(debugged):
@@ -471,6 +465,7 @@ def test_nobody_watching(start, own_hub, tmp_path):
     assert session.finish().code == 0
 
 
+@pytest.mark.slow
 def test_a_viewer_keeps_a_hold_open(attach, own_hub):
     """The Watch of this test is a viewer: the hold outlives --unattended-after, and is released when it leaves."""
     hub = own_hub(unattended_after="0.3")
