@@ -1878,8 +1878,8 @@ class NoiseWatch:
     otherwise: one search a chunk is all that this costs. Pure; owned by the server->client lane.
     """
 
-    #: lines that are classified before a plain beginning is trusted
-    _FIRST = 100
+    #: lines, and bytes of them, that are classified before a plain beginning is trusted
+    _FIRST, _FIRST_BYTES = 100, 256 * 1024
 
     _PLAIN = b'{"jsonrpc":"2.0"'
     _ODD = re.compile(rb'\n(?!\{"jsonrpc":"2\.0")')
@@ -1892,7 +1892,7 @@ class NoiseWatch:
         self.first = None
         #: True once the server sent a JSON-RPC message
         self.answered = False
-        self._judged = 0
+        self._to_judge, self._to_read = self._FIRST, self._FIRST_BYTES
         self._pieces = []
         self._size = 0
 
@@ -1906,7 +1906,7 @@ class NoiseWatch:
         last = chunk.rfind(b"\n")
         self._extend(chunk[:first])
         self._finish_line()
-        if last > first and (self._judged < self._FIRST or self._ODD.search(chunk, first, last)):
+        if last > first and (self._is_exact() or self._ODD.search(chunk, first, last)):
             for line in chunk[first + 1:last].split(b"\n"):
                 self._judge(line)
         self._extend(chunk[last + 1:])
@@ -1926,15 +1926,19 @@ class NoiseWatch:
     def _finish_line(self):
         if self._pieces:
             first = self._pieces[0]
-            is_plain = self._judged >= self._FIRST and first.startswith(self._PLAIN)
+            is_plain = not self._is_exact() and first.startswith(self._PLAIN)
             self._judge(first if is_plain else b"".join(self._pieces))
         self._pieces, self._size = [], 0
 
+    def _is_exact(self, size=0):
+        return self._to_judge > 0 and self._to_read > size
+
     def _judge(self, line):
-        self._judged += 1
-        if line.startswith(self._PLAIN) and (self._judged > self._FIRST or len(line) >= self._LINE_BYTES):
+        if line.startswith(self._PLAIN) and not self._is_exact(len(line)):
             self.answered = True
             return
+        self._to_judge -= 1
+        self._to_read -= len(line)
         kind = classify(line).kind
         if kind == NOISE:
             self.noise += 1
@@ -2281,9 +2285,8 @@ class Lane:
 
     def _write_loop(self):
         while True:
-            was_full = self._queue.full()
             item = self._queue.get()
-            if was_full:
+            if self._queue.qsize() >= LANE_CHUNKS - 1:  # it was full: the reader may wait for room
                 self._wake.wake()
             if item is _END:
                 return
@@ -3168,7 +3171,7 @@ class Relay:
             return None
         if self.is_attached and self.options.on_loop == "pause":
             return loop
-        if loop["repeats"] <= max(self.loops.threshold, LOOP_ROUNDS):
+        if loop["repeats"] <= max(self.loops.threshold, LOOP_ROUNDS) and not self._is_replaying:
             self.mirror.say("the client seems to loop: %s, %d times (%s); nothing was held"
                             % (printable(instance.title), loop["repeats"], loop["kind"]))
         return None
