@@ -4568,7 +4568,7 @@ def handler_class(hub):
                 self._serve()
             except ApiError as error:
                 self._answer(error.status, error.body)
-            except (ConnectionError, TimeoutError):
+            except OSError:  # the other side has gone, or is silent for too long
                 self.close_connection = True
 
         do_HEAD = do_POST = do_PUT = do_DELETE = do_PATCH = do_OPTIONS = do_TRACE = do_GET
@@ -4672,7 +4672,7 @@ def handler_class(hub):
                     if items is None:
                         return
                     self._write_items([item for item in items if item[0] != "event" or item[1] > after])
-            except (ConnectionError, TimeoutError, OSError):
+            except OSError:
                 pass  # the viewer has left
             finally:
                 hub.close_stream(stream)
@@ -4749,7 +4749,7 @@ def start_server(hub, port):
         def handle_error(self, request, address):
             """Say in one line that a request failed inside; the others go on."""
             error = sys.exc_info()[1]
-            if not isinstance(error, (ConnectionError, TimeoutError)):
+            if not isinstance(error, OSError):
                 say("internal error in a request: %s: %s" % (type(error).__name__, printable(str(error))))
 
     server = Server(("127.0.0.1", port), handler_class(hub))
