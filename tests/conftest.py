@@ -116,10 +116,11 @@ def attach(start, tmp_path):
         tag = "tag-%d-%s" % (number, os.path.basename(str(tmp_path)))[-40:]
         log = tmp_path / ("log-%d" % number)
         log.touch()
+        known = {run["run"] for run in hub.get("/api/runs")["runs"]}
         session = start("--port", port or hub.port, "--home", hub.home, *options,
                         server=support.server(server, "--log", log, *arguments, "--tag", tag),
                         env=dict(support.quiet_environment(hub.home, hub.port), **(env or {})), **keywords)
-        return hubs.Debugged(hub, session, tag, log)
+        return hubs.Debugged(hub, known, session, tag, log)
 
     return start_attached
 

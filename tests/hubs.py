@@ -107,14 +107,15 @@ class Hub:
     """
 
     def __init__(self, relay_file, folder, *arguments, port=None, db=None, env=None, python=sys.executable,
-                 unattended_after="0"):
+                 unattended_after="0", prefix=()):
+        """prefix: words of a command that runs the hub, such as a shell that sets limits first."""
         self.relay_file, self.home = relay_file, os.path.join(str(folder), "home")
         if port is None:
             holder, port = support.reserve_port()
             holder.close()
         self.port = port
         self.db = os.path.join(str(folder), "runs.db") if db is None else db
-        argv = [python, "-I", "-S", relay_file, "serve", "--port", str(self.port), "--db", self.db]
+        argv = [*prefix, python, "-I", "-S", relay_file, "serve", "--port", str(self.port), "--db", self.db]
         if unattended_after is not None:
             argv += ["--unattended-after", unattended_after]
         self.environment = dict(support.quiet_environment(self.home, self.port), **(env or {}))
@@ -206,10 +207,11 @@ class Debugged:
     session: the relay. run: id of its run. watch: stream of the run's events. log: file of what reached the server.
     """
 
-    def __init__(self, hub, session, tag, log):
+    def __init__(self, hub, known, session, tag, log):
+        """known: names of the runs that were there before the relay was started."""
         self.hub, self.session, self.tag, self.log = hub, session, tag, log
         lobby = hub.watch()
-        self.run = lobby.wait("run", lambda run: tag in run["label"])["run"]
+        self.run = lobby.wait("run", lambda run: run["run"] not in known and run["started"])["run"]
         lobby.close()
         self.watch = hub.watch("/api/stream?run=%s&after=0" % self.run)
 

@@ -483,13 +483,18 @@ def test_a_viewer_keeps_a_hold_open(attach, own_hub):
 # The disk
 
 
-def test_a_full_disk_under_the_hub(attach, own_hub):
-    """/dev/full stands for every disk that refuses a write."""
-    support.need(os.path.exists("/dev/full"), "this system has no /dev/full")
-    hub = own_hub(db="/dev/full")
+@pytest.mark.parametrize("blocks", [8, 60, 200])
+def test_a_full_disk_under_the_hub(attach, own_hub, blocks):
+    """A limit on the size of files stands for a full disk: at once, at the schema, or in the middle of a session."""
+    hub = own_hub(prefix=["sh", "-c", 'ulimit -f %d; exec "$@"' % blocks, "sh"])
     debugged = attach(hub)
     debugged.send(BURST).answered(b'"id": 30}\n')
-    check_burst(debugged.session)
+    debugged.send(b"".join(call(n, "echo", {"text": "x" * 3000, "n": n}) for n in range(31, 131)))
+    debugged.answered(b'"id": 130}\n')
+    result = debugged.session.finish()
+    assert result.code == 0 and result.out.count(b"\n") == 131
+    debugged.watch.wait_event("run.finished")
+    assert hub.get("/api/runs/" + debugged.run)["status"] == "ok"
     said = (hub.session.out + hub.session.err).decode()
     assert "memory" in said and "Traceback" not in said
 
