@@ -23,18 +23,20 @@ end_process = os._exit
 
 def run_profiled(thread):
     profile = cProfile.Profile(time.thread_time)
-    profiles.append((thread.name, profile))
+    profiles.append((thread, profile))
     profile.runcall(run_thread, thread)
 
 
 def report(file):
     stats = pstats.Stats(stream=file)
-    for name, profile in profiles:
-        profile.create_stats()
-        if profile.stats:
-            of_thread = pstats.Stats(profile)
-            stats.add(of_thread)
-            print("%8.3f s  %s" % (of_thread.total_tt, name), file=file)
+    for thread, profile in profiles:
+        thread.join(0.5)
+        if thread.is_alive():  # what it is in cannot be timed from here: the clock is each thread's own
+            print("       ? s  %s, which has not ended" % thread.name, file=file)
+            continue
+        of_thread = pstats.Stats(profile)
+        stats.add(of_thread)
+        print("%8.3f s  %s" % (of_thread.total_tt, thread.name), file=file)
     stats.strip_dirs().sort_stats("tottime").print_stats(TOP)
 
 
