@@ -73,8 +73,7 @@ class Viewer:
 
     def until_free(self):
         """Block until nothing is held."""
-        self.page.locator("#holdbar").wait_for(state="hidden")
-        return self
+        return self.until("document.querySelector('#holdbar').hidden")
 
     def act(self, label):
         """Press a button of the hold bar."""
@@ -94,7 +93,12 @@ class Viewer:
     def filter(self, text):
         """Type into the filter box and wait until it is applied."""
         self.page.fill("#filter", text)
-        return self.until("document.querySelector('#filter').value === state.applied")
+        return self.until("document.querySelector('#filter').value === state.applied").painted()
+
+    def painted(self):
+        """Block until what changed so far is on the screen: painting happens in the next animation frame."""
+        self.ask("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+        return self
 
     def edit(self, text):
         """Replace the text of the open editor."""
@@ -132,7 +136,7 @@ def open_page(chromium):
     viewers, contexts = [], []
 
     def open_tab(hub=None, fragment=None, path=None, context=None, **options):
-        origin = "http://127.0.0.1:%d" % hub.port if hub else path
+        origin = "http://127.0.0.1:%d" % hub.port if hub else path.split("#")[0]
         options.setdefault("viewport", {"width": 1440, "height": 860})
         if context is None:
             contexts.append(chromium.new_context(**options))

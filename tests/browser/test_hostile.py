@@ -28,7 +28,7 @@ def test_a_payload_in_every_field_stays_text(hub, attach, open_page, payload):
         viewer.page.evaluate("id => selectNode(state.session.nodes.get(id))", node)
         for tab in "aqwty":
             viewer.press(tab)
-            viewer.ask("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            viewer.painted()
     hub.set_breakpoint(point="before")
     relay.send(hubs.request(8, "tools/call", raw_params='{"name":%s,"arguments":{}}' % text))
     viewer.until("state.holds.size === 1").press("i").until("document.querySelector('#editor').open").press("Escape")
@@ -91,4 +91,4 @@ def test_answers_that_are_no_good_json_are_shown_for_what_they_are(hub, attach, 
         viewer.page.evaluate("i => selectRow(state.session.rows[i])", row)
         for tab in "aqw":
             viewer.press(tab)
-            viewer.ask("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            viewer.painted()
