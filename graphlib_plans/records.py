@@ -438,18 +438,24 @@ def _status(path, end):
     return end.get("kind", "interrupted")
 
 
-def _record_files(directory):
-    """Return the record files of a directory, oldest first."""
+def _record_names(directory):
+    """Return the names of the record files of a directory, oldest first."""
     try:
-        names = sorted(name for name in os.listdir(directory) if name.endswith(".jsonl"))
+        names = os.listdir(directory)
     except OSError:  # not there yet, or not for us: no runs
         return []
-    return [Path(directory) / name for name in names if _RUN.match(name.removesuffix(".jsonl"))]
+    return sorted(name for name in names if name.endswith(".jsonl") and _RUN.match(name.removesuffix(".jsonl")))
+
+
+def _record_files(directory):
+    """Return the record files of a directory, oldest first."""
+    return [Path(directory) / name for name in _record_names(directory)]
 
 
 def _remove_oldest(directory, keep):
-    files = _record_files(directory)
-    for path in files[: max(0, len(files) - keep)]:
+    names = _record_names(directory)  # no paths: every run that starts comes by here
+    for name in names[: max(0, len(names) - keep)]:
+        path = Path(directory) / name
         try:
             if _status(path, {}) != "running":
                 path.unlink()
