@@ -36,7 +36,6 @@ import codecs
 import collections
 import enum
 import errno
-import itertools
 import json
 import os
 import queue
@@ -1400,7 +1399,7 @@ def hold_reason(passage, breakpoints, mode, loop):
         return None
     if loop:
         return "loop"
-    if mode != "step" and not any(each.get("point", BEFORE) == point for each in breakpoints):
+    if mode != "step" and not (breakpoints and any(each.get("point", BEFORE) == point for each in breakpoints)):
         return None  # the usual case
     matching = [each for each in breakpoints if fits(each, instance.kind, instance.title, point)]
     if not matching and breakpoints and point == BEFORE and any(len(each) > 1 for each in breakpoints):
@@ -2298,6 +2297,7 @@ class Lane:
                     self.relay.record(self, tail)
             if rest or tail:
                 self.outlet.write(rest or tail)
+            self.relay.wake_reporter()
             self.is_writing = False
 
     def _forward(self, frames):
@@ -2311,6 +2311,7 @@ class Lane:
             if ready:
                 self.outlet.write(b"\n".join(ready) + b"\n")
                 ready = []
+            self.relay.wake_reporter()
             frame = self.relay.await_release(self, hold)
             if frame is not None:
                 self.outlet.write(frame + b"\n")
@@ -2574,33 +2575,50 @@ def port_words(port):
 
 
 class EventLog:
-    """The newest events of a session, for a hub that is slow or comes again. Bounded like the history."""
+    """The newest events of a session, for a hub that is slow or comes again. Bounded like the history.
+
+    Two views of the same events: all that are remembered, and those that were not taken yet. Used under the relay's
+    lock.
+    """
 
     def __init__(self):
         self._events = collections.deque()
+        self._fresh = collections.deque()
         self._bytes = 0
 
     def append(self, event):
         """Add one event; the oldest go when there is no room."""
         frame = event.get("frame")
-        self._bytes += 200 + (len(frame) if frame is not None else 0)
-        self._events.append(event)
-        while len(self._events) > HISTORY_FRAMES or (self._bytes > HISTORY_BYTES and len(self._events) > 1):
-            frame = self._events.popleft().get("frame")
-            self._bytes -= 200 + (len(frame) if frame is not None else 0)
+        size = 200 if frame is None else 200 + len(frame)
+        self._bytes += size
+        self._events.append((size, event))
+        self._fresh.append((size, event))
+        if self._bytes > HISTORY_BYTES or len(self._events) > HISTORY_FRAMES:
+            self._drop()
 
-    def since(self, seq, most):
-        """Return at most `most` events, and PAYLOAD_BYTES of frames, from seq on or from the oldest that is left."""
-        if not self._events or seq > self._events[-1]["seq"]:
-            return []
-        skip = max(seq - self._events[0]["seq"], 0)
-        found, size = [], 0
-        for event in itertools.islice(self._events, skip, skip + most):
-            found.append(event)
-            size += len(event.get("frame") or b"")
-            if size >= PAYLOAD_BYTES:
-                break
-        return found
+    def _drop(self):
+        while self._bytes > HISTORY_BYTES and len(self._events) > 1 or len(self._events) > HISTORY_FRAMES:
+            oldest = self._events.popleft()
+            self._bytes -= oldest[0]
+            if self._fresh[0] is oldest:
+                self._fresh.popleft()
+
+    def rewind(self, seq):
+        """Let all events from sequence number seq on be taken again."""
+        self._fresh = collections.deque(pair for pair in self._events if pair[1]["seq"] >= seq)
+
+    def has_fresh(self):
+        """Say whether there are events to take."""
+        return bool(self._fresh)
+
+    def take(self):
+        """Return the oldest events that were not taken yet: at most EVENTS_PER_LINE, or about PAYLOAD_BYTES."""
+        taken, size = [], 0
+        while self._fresh and len(taken) < EVENTS_PER_LINE and size < PAYLOAD_BYTES:
+            part, event = self._fresh.popleft()
+            taken.append(event)
+            size += part
+        return taken
 
 
 def frame_value(frame):
@@ -2748,10 +2766,10 @@ class Reporter:
         """Attach, then send and receive until the link is lost or the session is over."""
         link.setblocking(False)
         relay = self._relay
-        relay.attach(welcome)
         last = welcome.get("last")
         self._next = last + 1 if type(last) is int else 1
-        self._out = b""
+        relay.attach(welcome, self._next)
+        self._out = encode({"type": "armed", "state": welcome.get("state")}) + b"\n"
         self.attached.set()
         try:
             self._exchange(link, Framer(16 * 1024 * 1024), inbox)
@@ -2811,14 +2829,14 @@ class Reporter:
 
     def _has_more(self):
         with self._relay.lock:
-            return bool(self._relay.log.since(self._next, 1))
+            return self._relay.log.has_fresh()
 
     def _fill(self):
         """Encode the next events once the last ones are sent; what the log has lost becomes a gap."""
         if self._out:
             return
         with self._relay.lock:
-            events = self._relay.log.since(self._next, EVENTS_PER_LINE)
+            events = self._relay.log.take()
         if not events:
             return
         values = list(map(event_value, events))
@@ -3131,7 +3149,6 @@ class Relay:
             self.session.pass_on(passage, now)
         except Exception as error:  # whatever a peer sent, the bytes flow
             self._observer_failed(error)
-        self._wake_reporter()
 
     def admit(self, lane, frame):
         """Put a frame on record and return None if it may pass, or the hold that it is stopped by."""
@@ -3148,9 +3165,7 @@ class Relay:
             except Exception as error:  # whatever a peer sent, the bytes flow
                 self._observer_failed(error)
                 reason = None
-            hold = self._open_hold(lane, passage, reason, loop, now) if reason else None
-        self._wake_reporter()
-        return hold
+            return self._open_hold(lane, passage, reason, loop, now) if reason else None
 
     def _notice(self, passage):
         """Trace a frame, tell the first noise, watch for loops; return a loop that is to be held."""
@@ -3180,7 +3195,8 @@ class Relay:
         self.tell_once("observer", "internal error while looking at a frame: %s: %s; frames are relayed unseen"
                        % (type(error).__name__, printable(str(error))))
 
-    def _wake_reporter(self):
+    def wake_reporter(self):
+        """Say that there are events to send; called when a lane has done its work, never before a write."""
         if self.is_attached:
             self.reporter.wake()
 
@@ -3229,24 +3245,27 @@ class Relay:
 
     # -- the gate -------------------------------------------------------------------------------------------------
 
-    def attach(self, welcome):
-        """Begin to be watched: called by the reporter with what the hub said."""
+    def attach(self, welcome, seq):
+        """Begin to be watched: called by the reporter with what the hub said. seq: the first event it has not got."""
         with self.lock:
             if not self.is_gating and not self._is_reporting:  # else the session is over, and on record
                 self._open_session()
                 self.history = None
                 self.is_gating = True
+            self.log.rewind(seq)
+            self._arm(welcome.get("breakpoints"), welcome.get("mode"))
             self.is_attached = True
-        self.arm(welcome.get("breakpoints"), welcome.get("mode"))
         self.tell_once("attached", "attached: this session is shown at http://127.0.0.1:%d/#run=%s"
                        % (self.options.port, self.run))
 
     def arm(self, breakpoints, mode):
         """Take the hub's breakpoints and mode; they hold from the next frame on."""
-        good = [each for each in breakpoints if type(each) is dict] if type(breakpoints) is list else []
         with self.lock:
-            self.breakpoints = good
-            self.mode = "step" if mode == "step" else "run"
+            self._arm(breakpoints, mode)
+
+    def _arm(self, breakpoints, mode):
+        self.breakpoints = [each for each in breakpoints if type(each) is dict] if type(breakpoints) is list else []
+        self.mode = "step" if mode == "step" else "run"
 
     def detach(self):
         """Go on without a debugger: release what is held, forget breakpoints and mode until the next attach."""
@@ -3291,7 +3310,7 @@ class Relay:
             else:
                 self._let_go(hold, action, by or "api", value, arguments)
                 answer = {"outcome": "released", "action": action}
-        self._wake_reporter()
+        self.wake_reporter()
         return answer
 
     def _let_go(self, hold, action, by, value=None, arguments=None):
@@ -3341,7 +3360,7 @@ class Relay:
             if hold.announced:
                 self.mirror.say("released %s (%s%s)" % (hold.title(), hold.action,
                                                         ", by " + printable(hold.by) if hold.by else ""))
-        self._wake_reporter()
+        self.wake_reporter()
         if reply is not None:
             (self.to_server if lane is self.to_client else self.to_client).outlet.post(reply)
         return frame
@@ -3522,7 +3541,7 @@ class Relay:
                     text = self._decode(chunk)
                     if text:
                         self.session.note_stderr(text, time.monotonic())
-            self._wake_reporter()
+            self.wake_reporter()
         self._stderr_done.set()
 
     # -- the report -----------------------------------------------------------------------------------------------
@@ -3796,13 +3815,14 @@ class Store:
                     known.setdefault(seq, line)
 
     def events(self, run, after, limit):
-        """Return [(seq, line)] of a run behind a sequence number, in order."""
+        """Return [(seq, line)] of a run behind a sequence number, in order; limit -1 for all."""
         with self.lock:
             found = self._ask("SELECT seq, line FROM events WHERE run = ? AND seq > ? ORDER BY seq LIMIT ?",
                               (run, after, limit))
             kept = self._events.get(run)
-            if kept and len(found) < limit:
-                found = sorted(set(found).union((seq, line) for seq, line in kept.items() if seq > after))[:limit]
+            if kept and (limit < 0 or len(found) < limit):
+                found = sorted(set(found).union((seq, line) for seq, line in kept.items() if seq > after))
+                found = found if limit < 0 else found[:limit]
         return found
 
     def save(self, run, owner):
@@ -3965,6 +3985,8 @@ class Hub:
         """Take over the stored runs: what a hub that has ended left running is abandoned; old runs go."""
         found = self.store.runs()
         for run, owner in found:
+            for seq, line in self.store.events(run.name, run.fields["events"], -1):  # a killed hub did not sum them up
+                run.apply(json.loads(line))
             if run.fields["status"] == "running" and (owner == self.port or hub_health(owner) is None):
                 run.fields["status"] = "abandoned"
                 self.store.save(run, self.port)
@@ -3986,15 +4008,27 @@ class Hub:
                 self._forget_oldest()
             before = self.links.get(link.run)
             self.links[link.run] = link
-            run.attached, run.lost_at = True, None
+            run.lost_at = None
             if run.fields["status"] == "abandoned":
                 run.fields["status"] = "running"
-            welcome = {"type": "welcome", "protocol": PROTOCOL, "last": run.fields["events"]}
+            welcome = {"type": "welcome", "protocol": PROTOCOL, "last": run.fields["events"], "state": self._state}
             welcome.update(self.breakpoints())
         if before:
             before.cut()
-        self._tell_run(run)
+        self.store.save(run, self.port)
         return welcome
+
+    def _armed(self, link, state):
+        """Take note that a relay has taken breakpoints and mode; with the first ones it is attached."""
+        with self.lock:
+            link.armed = state
+            run = self.runs.get(link.run)
+            is_news = run is not None and not run.attached and self.links.get(link.run) is link
+            if is_news:
+                run.attached = True
+            self.changed.notify_all()
+        if is_news:
+            self._tell_run(run)
 
     def _forget_oldest(self):
         names = [name for name in self.runs if name not in self.links]
@@ -4035,10 +4069,8 @@ class Hub:
                     with self.lock:
                         self._answers[told["request"]] = told
                         self.changed.notify_all()
-                elif kind == "armed":
-                    with self.lock:
-                        link.armed = told["state"]
-                        self.changed.notify_all()
+                elif kind == "armed" and type(told["state"]) is int:
+                    self._armed(link, told["state"])
                 elif kind == "ping":
                     link.send({"type": "pong"})
             except (ValueError, KeyError, TypeError, RecursionError):
@@ -4225,7 +4257,7 @@ class Hub:
         for link in links:
             link.send(dict(state, type="breakpoints", state=number))
         self._tell("breakpoints", state)
-        until = time.monotonic() + HANDSHAKE_S
+        until = time.monotonic() + ANSWER_S
         with self.lock:
             while time.monotonic() < until and any(
                     link.armed < number for link in links if self.links.get(link.run) is link):
@@ -4434,7 +4466,7 @@ def get_export(request):
     form = request.query.get("format", "jsonl")
     if form not in ("jsonl", "html"):
         raise ApiError(400, "bad_request", "the format is jsonl or html")
-    lines = [with_run(name, line) for _, line in hub.store.events(name, 0, 2 ** 53)]
+    lines = [with_run(name, line) for _, line in hub.store.events(name, 0, -1)]
     if form == "jsonl":
         return 200, ("".join(line + "\n" for line in lines)).encode(), "application/x-ndjson"
     return 200, export_page(hub.page(), run, lines), "text/html; charset=utf-8"
@@ -4568,6 +4600,8 @@ def handler_class(hub):
                 self._serve()
             except ApiError as error:
                 self._answer(error.status, error.body)
+            except RelayError as error:
+                self._answer(500, {"error": {"code": "failed", "message": str(error)}})
             except OSError:  # the other side has gone, or is silent for too long
                 self.close_connection = True
 
@@ -4783,6 +4817,8 @@ class Debugger:
         """Start it. Errors: RelayError with a sentence if the port is taken or home cannot be written."""
         import secrets
         self.home = home
+        if page is not None:
+            read_page(page)
         store = Store(db, say)
         self.hub = Hub(store, port, secrets.token_urlsafe(24), **settings)
         self.hub.page = (lambda: VIEWER_HTML) if page is None else lambda: read_page(page)
@@ -4838,12 +4874,12 @@ class Debugger:
 
 
 def read_page(path):
-    """Return the page from a file, for those who edit it; ApiError 500 if it cannot be read."""
+    """Return the page from a file, for those who edit it. Errors: RelayError if it cannot be read."""
     try:
         with open(path, encoding="utf-8") as source:
             return source.read()
     except (OSError, ValueError) as error:
-        raise ApiError(500, "no_page", "the page %s cannot be read: %s" % (path, error))
+        raise RelayError("the page %s cannot be read: %s" % (printable(path), getattr(error, "strerror", error)))
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -5176,6 +5212,8 @@ def command_break(words):
         made = client.ask("POST", "/api/breakpoints", wanted)
         put(json.dumps(made) if options.json else _breakpoint_words(made))
         return Exit.OK
+    if options.verb == "rm" and options.id is None and not (options.kind or options.name):
+        raise UsageError("break rm needs a breakpoint's id, or its --kind or --name")
     state = client.ask("GET", "/api/breakpoints")
     if options.verb == "list":
         lines = ["mode %s" % state["mode"]] + [_breakpoint_words(each) for each in state["breakpoints"]]
@@ -5657,6 +5695,8 @@ def main(argv=None):
     except RelayError as error:
         os.write(2, ("mcp_relay: %s\n" % error).encode("utf-8", "backslashreplace"))
         code = error.code
+    except BrokenPipeError:  # whoever read our output has seen enough: `show | head`
+        code = Exit.FAILED
     except KeyboardInterrupt:
         code = Exit.SIGNAL + signal.SIGINT
     except Exception as error:  # a bug of ours: one sentence and where to look, never a traceback into a host's log
