@@ -353,12 +353,12 @@ def _classify_value(frame, value, flaw=None):
     identity = value.get("id")
     method = value.get("method")
     if type(method) is str:
-        key = _id_key(identity, frame)
+        key = ("number", str(identity)) if type(identity) is int else _id_key(identity, frame)
         if key:
             return Message(REQUEST, frame, value, method, key, flaw)
         return Message(NOTIFICATION, frame, value, method, None, "its id is no id" if "id" in value else flaw)
     if "result" in value or "error" in value:
-        key = _id_key(identity, frame)
+        key = ("number", str(identity)) if type(identity) is int else _id_key(identity, frame)
         if key or (identity is None and "error" in value):
             return Message(RESPONSE, frame, value, None, key, flaw)
     return Message(NOISE, frame, value, flaw=flaw)
@@ -2138,6 +2138,8 @@ class Lane:
         self._writer = None
         self._streaming = True
         self._at_boundary = True
+        #: True when there was no thread left to gate with: bytes and record matter more than breakpoints
+        self._is_plain = False
         self._stopped = False
         self._hung_up = False
         self._wake = WakePipe()
@@ -2234,7 +2236,7 @@ class Lane:
         relay = self.relay
         if self._streaming:
             with relay.lock:
-                is_gating = relay.is_gating
+                is_gating = relay.is_gating and not self._is_plain
                 if not is_gating:
                     relay.remember(self, chunk)
             if not is_gating:
@@ -2242,6 +2244,8 @@ class Lane:
                 self.outlet.write(chunk)
                 relay.look(self, chunk)
                 return
+            if not self._writer and not self._start_writer():
+                return self._take(chunk)
             chunk = self._switch(chunk)
         if chunk:
             self._queue.put(relay.assemble(self, chunk) + (b"",))
@@ -2260,11 +2264,19 @@ class Lane:
                     self.relay.record(self, frame)
             self.outlet.write(head)
             self._at_boundary = bool(newline)
-        if self._at_boundary:
-            self._streaming = False
-            name = "relay.%s.write" % self.name
-            self._writer = start_thread(name, self.relay.guard, self._write_loop, name)
+        self._streaming = not self._at_boundary
         return rest
+
+    def _start_writer(self):
+        """Start the writing thread; False if the system has none left, and the lane stays a pipe."""
+        name = "relay.%s.write" % self.name
+        try:
+            self._writer = start_thread(name, self.relay.guard, self._write_loop, name)
+        except RuntimeError as error:
+            self._is_plain = True
+            self.relay.tell_once("no thread", "%s cannot be started: %s; nothing is held in that direction"
+                                 % (name, error))
+        return not self._is_plain
 
     def _finish(self):
         """Hand on the last bytes, which have no newline, and say that this direction is over."""
@@ -2430,8 +2442,9 @@ def child_environment():
 def resolve_command(argv, environ, on_windows=WINDOWS):
     """Return the command line to start. On Windows npx means npx.cmd, which needs cmd.exe to run it.
 
-    A name without extension is looked up through PATHEXT as a shell would; a .cmd or .bat file runs under
-    COMSPEC /d /s /c with every argument quoted. Anything else is left to the system, and no shell is ever used.
+    A name without extension is looked up through PATHEXT as a shell would. A .cmd or .bat file runs under COMSPEC in
+    one string, every argument in quotes, where & and its like mean nothing; what quotes do not protect is refused.
+    Anything else is left to the system. Errors: OSError for an argument that cmd.exe would change.
     """
     if not on_windows:
         return argv
@@ -2443,7 +2456,8 @@ def resolve_command(argv, environ, on_windows=WINDOWS):
         return [found or argv[0]] + argv[1:]
     if any(re.search(r'[\r\n"%]', text) for text in argv[1:]):
         raise OSError(errno.EINVAL, "an argument holds a quote, percent sign or line end, which cmd.exe would change")
-    return [environ.get("COMSPEC") or "cmd.exe", "/d", "/s", "/c", found] + argv[1:]
+    quoted = ['"%s"' % re.sub(r"(\\+)\Z", r"\1\1", text) for text in [found] + argv[1:]]
+    return '"%s" /d /v:off /s /c "%s"' % (environ.get("COMSPEC") or "cmd.exe", " ".join(quoted))
 
 
 class Child:
@@ -3765,11 +3779,12 @@ class Store:
         try:
             import sqlite3
         except ImportError:
-            self._fail("this Python has no sqlite3")
-            return
+            return self._fail("this Python has no sqlite3")
         self._errors = sqlite3.Error, OSError
         try:
             make_private_folder(os.path.dirname(os.path.abspath(path)))
+            if not is_database(path):
+                return self._fail("%s is there already and is no database" % path)
             os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
             os.chmod(path, 0o600)
             self._db = sqlite3.connect(path, timeout=5.0, check_same_thread=False, isolation_level=None)
@@ -3864,6 +3879,16 @@ class Store:
             if self._db is not None:
                 self._db.close()
                 self._db = None
+
+
+def is_database(path):
+    """Say whether a path is free for a database: nothing there, an empty file, or one that SQLite wrote."""
+    if not os.path.lexists(path):
+        return True
+    if not os.path.isfile(path):
+        return False
+    with open(path, "rb") as source:
+        return source.read(16) in (b"", b"SQLite format 3\0")
 
 
 def make_private_folder(path):
@@ -4711,14 +4736,20 @@ def handler_class(hub):
             finally:
                 hub.close_stream(stream)
 
-        @staticmethod
-        def _next_items(stream):
-            """Wait for items; return those that are there, [] when it is time for a keep-alive, None at the end."""
-            try:
-                items = [stream.items.get(timeout=KEEP_ALIVE_S)]
-            except queue.Empty:
-                return []
-            while len(items) < 1000 and not stream.items.empty():
+        def _next_items(self, stream):
+            """Wait for items; return those that are there, [] when it is time for a keep-alive, None at the end.
+
+            A viewer says nothing on this connection, so one that can be read has been closed.
+            """
+            until = time.monotonic() + KEEP_ALIVE_S
+            items = []
+            while not items and time.monotonic() < until:
+                try:
+                    items.append(stream.items.get(timeout=1.0))
+                except queue.Empty:
+                    if select.select([self.connection], [], [], 0)[0]:
+                        return None
+            while items and len(items) < 1000 and not stream.items.empty():
                 items.append(stream.items.get())
             return None if None in items else items
 
@@ -5917,6 +5948,7 @@ main[data-view=table] #graph, main[data-view=graph] #tablebox, main:not([data-vi
 .card.selected { border-color: var(--accent); box-shadow: 0 0 0 1px var(--accent); }
 .card.failed { border-color: var(--err); color: inherit; }
 .card.held { border-color: var(--hold-line); box-shadow: 0 0 0 3px var(--hold-bg); height: 138px; }
+.card.tall { height: 167px; }
 .card.held.selected { box-shadow: 0 0 0 3px var(--hold-bg), 0 0 0 4.5px var(--accent); }
 .card .stop, .card .fold { position: relative; z-index: 1; width: 24px; min-height: 24px; padding: 0; border: 0;
   background: none; color: var(--faint); opacity: 0; }
@@ -6012,7 +6044,7 @@ pre.text { margin: 0; font: 12px/1.55 var(--mono); background: var(--bg); border
 .bar { display: flex; flex-wrap: wrap; align-items: center; gap: 6px; }
 .bar h3 { font-size: 12px; font-weight: 600; margin-right: auto; }
 .instances { list-style: none; display: flex; flex-direction: column; }
-.instances button { width: 100%; display: grid; grid-template-columns: 76px 84px minmax(0, 1fr) auto; gap: 10px;
+.instances button { width: 100%; display: grid; grid-template-columns: 76px 100px minmax(0, 1fr) auto; gap: 10px;
   text-align: left; border: 0; border-bottom: 1px solid var(--line-soft); border-radius: 0; background: none;
   font: 12px/1.5 var(--mono); padding: 4px 6px; }
 .instances button > * { overflow: hidden; text-overflow: ellipsis; }
@@ -6025,7 +6057,7 @@ pre.text { margin: 0; font: 12px/1.55 var(--mono); background: var(--bg); border
 /* ---- JSON tree ---- */
 .tree { font: 12px/1.6 var(--mono); background: var(--bg); border: 1px solid var(--line); border-radius: 6px;
   padding: 7px 10px; overflow: auto; }
-.tree details { padding-left: 0; } .tree summary { list-style: none; cursor: pointer; border-radius: 3px; line-height: 24px; }
+.tree summary { list-style: none; cursor: pointer; border-radius: 3px; line-height: 24px; }
 .tree summary::-webkit-details-marker { display: none; }
 .tree summary::before { content: "\25B8"; display: inline-block; width: 14px; margin-left: -2px; color: var(--faint); }
 .tree details[open] > summary::before { content: "\25BE"; }
@@ -6320,7 +6352,7 @@ const state = {
   picked: false,                                                           // whether a person chose it
   wanted: {},                                                              // run, node, hold to show once they are here
   selected: {node: null, instance: null, row: null}, tab: 'answer', tabOf: null,
-  view: 'both', unfolded: false, follow: true, axis: null,
+  view: 'both', unfolded: false, follow: true, axis: null, revealed: null,
   filter: null, errorsOnly: false, visible: null, matches: null, applied: '',
   holdTurn: null, busy: new Set(), mine: new Set(), editor: null,
 };
@@ -6859,13 +6891,15 @@ function rowStatus(row) {
   return row.instance && row.type !== 'stderr' ? statusOf(row.instance) : undefined;
 }
 
-/** A failing status in a word or two, from the error's name. */
+const HELD_WORDS = {before: 'held before', after: 'held after', error: 'held on error'};
+
+/** A status in a word or two; a failure by its error's name. */
 function statusWord(status, instance, type) {
   const error = instance?.errors.at(-1);
   if (type === 'noise') return 'not JSON-RPC';
   if (status === 'error' && error?.name === 'McpToolError') return 'isError';
   if (status === 'error' && error) return error.name.replace(/^JsonRpcError\((.*)\)$/, 'error $1');
-  if (status === 'held' && instance?.held) return `held ${instance.held.point}`;
+  if (status === 'held' && instance?.held) return HELD_WORDS[instance.held.point];
   return SIGNS[status]?.[2] ?? status ?? '';
 }
 
@@ -7709,7 +7743,7 @@ function paintChips() {
 // Session and protocol stand in the left column, work nodes in columns right of it. Edges run in the gutters between
 // columns and in the strip above them, so they cannot cross a card.
 
-const CARD = {width: 208, height: 76, held: 138, gapX: 40, gapY: 18, top: 18};
+const CARD = {width: 208, height: 76, held: 138, tall: 167, gapX: 40, gapY: 18, top: 18};
 const cards = new Map();             // node id -> {element, parts}
 
 /** Status of a card: what is going on now, else how the last call ended. */
@@ -7764,7 +7798,13 @@ function placeGrid(nodes, x, y, columns) {
   return {places, bottom: Math.max(...bottoms)};
 }
 
-const cardHeight = node => nodeStatus(node) === 'held' ? CARD.held : CARD.height;
+/** A held answer of a tool can be retried and edited as well: its buttons need a third line. */
+const isTall = node => node.kind === 'tool' && [...node.held][0]?.held?.point !== 'before';
+
+function cardHeight(node) {
+  if (nodeStatus(node) !== 'held') return CARD.height;
+  return isTall(node) ? CARD.tall : CARD.held;
+}
 
 /** Path of one edge: out of the parent's right side, up its gutter to the strip, along it, down, into the child. */
 function edgePath(parent, child, strip) {
@@ -7824,6 +7864,8 @@ function paintLayout() {
   paintEdges(layout);
   paintMore(nodes.more, layout.height);
   paintGraph();
+  if (state.revealed) revealCard(state.revealed);
+  state.revealed = null;
 }
 
 function paintEdges(layout) {
@@ -7937,7 +7979,7 @@ const looks = words => Object.keys(words).filter(word => words[word]).join(' ');
 
 function cardLook(node, status) {
   return looks({card: true, 'is-idle': status === 'idle', folds: node.id === 'mcp:protocol',
-      failed: FAILED.has(status), held: status === 'held' && !isGroup(node),
+      failed: FAILED.has(status), held: status === 'held' && !isGroup(node), tall: status === 'held' && isTall(node),
       selected: state.selected.node === node.id});
 }
 
@@ -8387,7 +8429,7 @@ function selectInstance(instance, reveal = false) {
     state.follow = false;
     revealRow(instance.row);
   }
-  if (reveal) revealCard(instance.node.id);
+  if (reveal) state.revealed = instance.node.id;       // once the layout has made room for it
   touch('graph', 'table', 'side', 'layout');
   writeHash();
 }
