@@ -13,8 +13,15 @@ HERE = pathlib.Path(__file__).resolve().parent
 PAGE = pathlib.Path(support.ROOT) / "viewer" / "viewer.html"
 SHOTS = HERE / "shots"
 AXE = HERE / "node_modules" / "axe-core" / "axe.min.js"
-SWITCHES = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run", "--disable-sync",
-            "--disable-component-update", "--disable-quic"]
+SWITCHES = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-component-update",
+    "--disable-quic",
+]
 
 #: Console errors that only repeat what a test provokes on purpose: the status of an answer, a hub that is gone.
 EXPECTED_ON_CONSOLE = ("Failed to load resource", "net::ERR_")
@@ -174,8 +181,10 @@ def axe():
 
     def check(viewer):
         viewer.page.evaluate(source + ";0")
-        found = viewer.ask("""async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}))
-            .violations.map(rule => [rule.id, rule.nodes.map(node => [node.target.join(' '), node.failureSummary])])""")
+        found = viewer.ask(
+            """async () => (await axe.run({runOnly: ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']}))
+            .violations.map(rule => [rule.id, rule.nodes.map(node => [node.target.join(' '), node.failureSummary])])"""
+        )
         return ["%s: %s" % (rule, node) for rule, nodes in found for node in nodes]
 
     return check

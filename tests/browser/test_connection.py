@@ -38,7 +38,9 @@ def test_the_empty_hub_says_how_to_begin(own_hub, open_page, page_hub, tmp_path)
     assert "No session yet" in viewer.page.inner_text("#empty") and "demo" in viewer.page.inner_text("#empty")
 
 
-def test_a_hub_that_goes_takes_its_holds_along_and_its_successor_is_found(own_hub, attach, open_page, page_hub, tmp_path):
+def test_a_hub_that_goes_takes_its_holds_along_and_its_successor_is_found(
+    own_hub, attach, open_page, page_hub, tmp_path
+):
     hub = own_hub(*page_hub)
     relay = attach(hub).handshake()
     hub.set_breakpoint(kind="tool", name="echo", point="before")
@@ -47,7 +49,9 @@ def test_a_hub_that_goes_takes_its_holds_along_and_its_successor_is_found(own_hu
     viewer.until_held("echo")
     hub.destroy()
     viewer.until_free()
-    viewer.until("!document.querySelector('#banner').hidden && document.querySelector('#connection').textContent === 'lost'")
+    viewer.until(
+        "!document.querySelector('#banner').hidden && document.querySelector('#connection').textContent === 'lost'"
+    )
     assert "is gone" in viewer.page.inner_text("#banner")
     relay.answered(b'"id": 1')
     successor = own_hub(*page_hub, port=hub.port)

@@ -28,7 +28,16 @@ def check_page(viewer, relay):
     """The exported page shows the run, and offers nothing that needs a hub."""
     viewer.until("state.session?.rows.length > 5 && state.recorded")
     assert viewer.page.inner_text("#connection") == "recorded, read only"
-    for selector in ("#pauseall", "#pauseerror", "#chips", "[data-mode=run]", "#sessionmenu", "#runs", "#holdbar", ".card .stop"):
+    for selector in (
+        "#pauseall",
+        "#pauseerror",
+        "#chips",
+        "[data-mode=run]",
+        "#sessionmenu",
+        "#runs",
+        "#holdbar",
+        ".card .stop",
+    ):
         assert viewer.page.locator(selector + ":visible").count() == 0, selector
     viewer.card("tool:count").locator(".n").click()
     viewer.press("q").until("document.querySelector('#detail').textContent.includes('9007199254740993')")
@@ -55,8 +64,13 @@ def test_export_as_one_page_from_the_page(recorded, hub, open_page, tmp_path):
 
 def test_export_by_the_command_is_the_same_page(recorded, hub, open_page, tmp_path):
     path = tmp_path / "run.html"
-    done = subprocess.run([sys.executable, hub.relay_file, "show", recorded.run, "--export", str(path)], env=hub.environment,
-                          timeout=support.LIMIT_S, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        [sys.executable, hub.relay_file, "show", recorded.run, "--export", str(path)],
+        env=hub.environment,
+        timeout=support.LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert done.returncode == 0, done
     check_page(open_page(path=path.as_uri()), recorded)
 

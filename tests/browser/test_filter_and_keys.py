@@ -10,41 +10,52 @@ def session(hub, attach, open_page):
     """A tab on a short session with two tools, a failure, a ping and a request of the server."""
     hub.clear_breakpoints()
     relay = attach(hub, "--on-loop", "off").handshake()
-    relay.send(hubs.call(1, "echo", {"text": "Needle One"}) + hubs.call('"abc"', "echo", {"text": "two"})
-               + hubs.call(3, "boom") + hubs.request(4, "ping") + hubs.call(5, "notify")
-               + hubs.call(6, "say", {"text": "a stderr line"})).answered(b'"id": 6')
+    relay.send(
+        hubs.call(1, "echo", {"text": "Needle One"})
+        + hubs.call('"abc"', "echo", {"text": "two"})
+        + hubs.call(3, "boom")
+        + hubs.request(4, "ping")
+        + hubs.call(5, "notify")
+        + hubs.call(6, "say", {"text": "a stderr line"})
+    ).answered(b'"id": 6')
     viewer = open_page(hub)
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '6' && i.status === 'ok')")
     viewer.until("state.session.stderr.length > 0")
     return viewer, relay
 
 
-@pytest.mark.parametrize("text, claim", [
-    ("tool:echo", "rows.length === 4 && rows.every(row => row.instance.node.name === 'echo')"),
-    ("tool:ECHO", "rows.length === 4"),
-    ("name:boom", "rows.length === 2"),
-    ("method:ping", "rows.length === 2"),
-    ("-method:tools/call -kind:stderr", "rows.every(row => row.instance?.method !== 'tools/call')"),
-    ("dir:server", "rows.every(row => row.direction === 'client->server')"),
-    ("dir:client", "rows.every(row => row.direction === 'server->client')"),
-    ("id:abc", "rows.length === 2"),
-    ('id:"abc"', "rows.length === 2"),
-    ("id:1", "rows.length === 2"),
-    ("kind:notification", "rows.every(row => row.type === 'notification')"),
-    ("kind:stderr", "rows.length >= 1 && rows.every(row => row.type === 'stderr')"),
-    ("status:error", "rows.length === 2 && rows.every(row => row.instance.node.name === 'boom')"),
-    ("dur:>=0 tool:echo", "rows.length === 4"),
-    ("dur:>3600s", "rows.length === 0"),
-    ("needle one", "rows.length === 2"),
-    ('"Needle One"', "rows.length === 2"),
-    ("tool:echo needle", "rows.length === 2"),
-    ("stderr line", "rows.some(row => row.type === 'stderr')"),
-    ("[.*", "rows.length === 0")])
+@pytest.mark.parametrize(
+    "text, claim",
+    [
+        ("tool:echo", "rows.length === 4 && rows.every(row => row.instance.node.name === 'echo')"),
+        ("tool:ECHO", "rows.length === 4"),
+        ("name:boom", "rows.length === 2"),
+        ("method:ping", "rows.length === 2"),
+        ("-method:tools/call -kind:stderr", "rows.every(row => row.instance?.method !== 'tools/call')"),
+        ("dir:server", "rows.every(row => row.direction === 'client->server')"),
+        ("dir:client", "rows.every(row => row.direction === 'server->client')"),
+        ("id:abc", "rows.length === 2"),
+        ('id:"abc"', "rows.length === 2"),
+        ("id:1", "rows.length === 2"),
+        ("kind:notification", "rows.every(row => row.type === 'notification')"),
+        ("kind:stderr", "rows.length >= 1 && rows.every(row => row.type === 'stderr')"),
+        ("status:error", "rows.length === 2 && rows.every(row => row.instance.node.name === 'boom')"),
+        ("dur:>=0 tool:echo", "rows.length === 4"),
+        ("dur:>3600s", "rows.length === 0"),
+        ("needle one", "rows.length === 2"),
+        ('"Needle One"', "rows.length === 2"),
+        ("tool:echo needle", "rows.length === 2"),
+        ("stderr line", "rows.some(row => row.type === 'stderr')"),
+        ("[.*", "rows.length === 0"),
+    ],
+)
 def test_filter_tokens_and_free_text(session, text, claim):
     viewer, _ = session
     viewer.filter(text)
-    assert viewer.ask("() => { const rows = shownRows(); return rows.length > 0 && (%s) || rows.length === 0 && (%s); }" % (claim, claim)), \
-        viewer.rows()
+    assert viewer.ask(
+        "() => { const rows = shownRows(); return rows.length > 0 && (%s) || rows.length === 0 && (%s); }"
+        % (claim, claim)
+    ), viewer.rows()
 
 
 @pytest.mark.parametrize("text", ["dir:up", "dur:long"])
@@ -116,8 +127,9 @@ def test_focus_is_visible(session):
     for _ in range(6):
         viewer.press("Tab")
         assert viewer.ask("""() => { const style = getComputedStyle(document.activeElement);
-            return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2; }"""), \
-            viewer.ask("() => document.activeElement.outerHTML.slice(0, 200)")
+            return style.outlineStyle !== 'none' && parseFloat(style.outlineWidth) >= 2; }"""), viewer.ask(
+            "() => document.activeElement.outerHTML.slice(0, 200)"
+        )
 
 
 def test_the_help_names_every_key_but_none_for_abort(session):

@@ -12,6 +12,7 @@ ECHO = {"kind": "tool", "name": "echo", "point": "before"}
 @pytest.fixture
 def held(hub, attach, open_page):
     """held(frame, *breakpoints) -> (Viewer, Debugged) with that frame held and shown."""
+
     def hold(frame, *breakpoints, name, **options):
         for breakpoint_ in breakpoints:
             hub.set_breakpoint(**breakpoint_)
@@ -33,7 +34,13 @@ def test_a_hold_is_impossible_to_miss(held):
     viewer.until("document.querySelector('#live').textContent.includes('echo is held')")
     viewer.until("document.querySelector('.card.held .state').textContent.includes('held')")
     labels = viewer.page.locator(".card.held .acts button").all_inner_texts()
-    assert [label.split("\n")[0] for label in labels] == ["Continue", "Step", "Inject\u2026", "Edit arguments\u2026", "Abort"]
+    assert [label.split("\n")[0] for label in labels] == [
+        "Continue",
+        "Step",
+        "Inject\u2026",
+        "Edit arguments\u2026",
+        "Abort",
+    ]
     assert b'"method":"tools/call"' not in relay.seen()
     viewer.act("Continue").until_free()
     viewer.until("!document.title.includes('held')")
@@ -121,10 +128,15 @@ def test_edit_shows_what_changed_and_keeps_digits(held):
 
 
 def test_a_refused_edit_is_told_in_place_and_the_call_stays_held(held):
-    viewer, relay = held(hubs.request(1, "tools/list") + hubs.call(7, "divide", {"a": 1, "b": 2}),
-                         {"kind": "tool", "name": "divide", "point": "before"}, name="divide")
+    viewer, relay = held(
+        hubs.request(1, "tools/list") + hubs.call(7, "divide", {"a": 1, "b": 2}),
+        {"kind": "tool", "name": "divide", "point": "before"},
+        name="divide",
+    )
     viewer.press("e").edit('{"a": 1, "b": 0}').page.click("#editorsend")
-    viewer.until("/Refused, still held.*field \"b\" must be at least 1/.test(document.querySelector('#editorrefused').textContent)")
+    viewer.until(
+        "/Refused, still held.*field .b. must be at least 1/.test(document.querySelector('#editorrefused').textContent)"
+    )
     assert viewer.page.locator("#editor").is_visible() and viewer.page.locator("#holdbar").is_visible()
     viewer.edit('{"a": 1, "b": 4}').page.click("#editorsend")
     relay.answered(b"0.25")
@@ -132,7 +144,9 @@ def test_a_refused_edit_is_told_in_place_and_the_call_stays_held(held):
 
 def test_retry_with_an_edit_after_a_failure(held):
     viewer, relay = held(hubs.call(7, "softfail", {"why": "first"}), name="softfail")
-    assert "pause on error" in viewer.page.inner_text("#holdbar") and "softfail failed: first" in viewer.page.inner_text("#holdbar")
+    assert "pause on error" in viewer.page.inner_text(
+        "#holdbar"
+    ) and "softfail failed: first" in viewer.page.inner_text("#holdbar")
     viewer.press("e").edit('{"why": "second"}')
     assert viewer.page.inner_text("#editorsend") == "Retry with 1 change"
     viewer.page.click("#editorsend")
@@ -164,12 +178,19 @@ def test_abort_by_the_button_only(held):
 
 
 def test_a_notification_is_replaced_by_another_object(held):
-    viewer, relay = held(b'{"jsonrpc":"2.0","method":"notifications/odd","params":{"a":1}}\n',
-                         {"kind": "custom", "name": "notifications/odd", "point": "before"}, name="notifications/odd")
-    assert viewer.page.locator("#holdbar .acts button").count() == 4    # no retry, no edit
+    viewer, relay = held(
+        b'{"jsonrpc":"2.0","method":"notifications/odd","params":{"a":1}}\n',
+        {"kind": "custom", "name": "notifications/odd", "point": "before"},
+        name="notifications/odd",
+    )
+    assert viewer.page.locator("#holdbar .acts button").count() == 4  # no retry, no edit
     viewer.press("i").edit('"text"')
-    assert "must be a JSON object" in viewer.page.inner_text("#editorverdict") and viewer.page.is_disabled("#editorsend")
-    viewer.edit('{"jsonrpc":"2.0","method":"notifications/odd","params":{"b":9007199254740993}}').page.click("#editorsend")
+    assert "must be a JSON object" in viewer.page.inner_text("#editorverdict") and viewer.page.is_disabled(
+        "#editorsend"
+    )
+    viewer.edit('{"jsonrpc":"2.0","method":"notifications/odd","params":{"b":9007199254740993}}').page.click(
+        "#editorsend"
+    )
     viewer.until_free()
     relay.send(hubs.request(9, "ping"))
     relay.answered(b'"id": 9')
@@ -230,7 +251,9 @@ def test_a_hold_that_ends_by_itself_says_who_ended_it(held, hub):
     viewer, relay = held(hubs.call(7, "echo", {"text": "hi"}), ECHO, name="echo")
     assert hub.release(relay.hold(), by="command").status == 200
     viewer.until_free()
-    viewer.until("document.querySelector('#notices').textContent.includes('was released by the command line (continue)')")
+    viewer.until(
+        "document.querySelector('#notices').textContent.includes('was released by the command line (continue)')"
+    )
 
 
 def test_an_open_editor_learns_that_its_call_was_taken(held, hub):

@@ -6,9 +6,20 @@ import pytest
 
 import hubs
 
-PAYLOADS = ["<img src=x onerror=window.pwned=1>", "<script>window.pwned=1</script>", "javascript:window.pwned=1",
-            "\"><svg onload=window.pwned=1>", "</style><script>window.pwned=1</script>", "{{constructor}}${window.pwned=1}",
-            "<!--recorded-run-->", "https://evil.example/", "a\u202eb\u0007\u200b", "__proto__", "constructor", "'\"`"]
+PAYLOADS = [
+    "<img src=x onerror=window.pwned=1>",
+    "<script>window.pwned=1</script>",
+    "javascript:window.pwned=1",
+    "\"><svg onload=window.pwned=1>",
+    "</style><script>window.pwned=1</script>",
+    "{{constructor}}${window.pwned=1}",
+    "<!--recorded-run-->",
+    "https://evil.example/",
+    "a\u202eb\u0007\u200b",
+    "__proto__",
+    "constructor",
+    "'\"`",
+]
 
 
 @pytest.mark.parametrize("payload", PAYLOADS)
@@ -35,8 +46,10 @@ def test_a_payload_in_every_field_stays_text(hub, attach, open_page, payload):
     viewer.until("!document.querySelector('#editor').open").press("c").until_free()
     viewer.filter(payload.split()[0])
     assert viewer.ask("() => window.pwned") is None
-    strangers = viewer.ask("""() => [...document.querySelectorAll('a, img, iframe, object, embed, video, audio, base, meta[http-equiv]')]
-        .map(node => node.outerHTML)""")
+    strangers = viewer.ask(
+        """() => [...document.querySelectorAll('a, img, iframe, object, embed, video, audio, base, meta[http-equiv]')]
+        .map(node => node.outerHTML)"""
+    )
     assert strangers == [] and viewer.ask("() => document.scripts.length") == 1
     assert viewer.ask("() => Object.prototype.pwned") is None
 
@@ -53,13 +66,20 @@ def test_the_policy_allows_this_style_and_this_script_only(hub, open_page):
         setTimeout(() => done('nothing was blocked'), 2000);
     })""")
     assert blocked.startswith("script-src") and viewer.ask("() => window.pwned") is None
-    viewer.problems.clear()     # the violation was ours
+    viewer.problems.clear()  # the violation was ours
 
 
-@pytest.mark.parametrize("arguments, sign", [
-    ("[" * 900 + "]" * 900, "1 item"), ('{"k":' * 900 + "1" + "}" * 900, "1 key"),
-    (json.dumps(list(range(20000))), "more"), (json.dumps({"key %d" % i: i for i in range(5000)}), "more"),
-    (json.dumps("x" * 300000), "all 300\u202f000 characters")], ids=["deep list", "deep object", "long list", "wide object", "long text"])
+@pytest.mark.parametrize(
+    "arguments, sign",
+    [
+        ("[" * 900 + "]" * 900, "1 item"),
+        ('{"k":' * 900 + "1" + "}" * 900, "1 key"),
+        (json.dumps(list(range(20000))), "more"),
+        (json.dumps({"key %d" % i: i for i in range(5000)}), "more"),
+        (json.dumps("x" * 300000), "all 300\u202f000 characters"),
+    ],
+    ids=["deep list", "deep object", "long list", "wide object", "long text"],
+)
 def test_deep_and_huge_values_do_not_freeze_the_tab(hub, attach, open_page, arguments, sign):
     relay = attach(hub).handshake()
     viewer = open_page(hub)
@@ -77,14 +97,23 @@ def test_deep_and_huge_values_do_not_freeze_the_tab(hub, attach, open_page, argu
     viewer.until("document.querySelector('#detail pre.text').textContent.length > 1500")
 
 
-@pytest.mark.parametrize("line", [b'{"jsonrpc":"2.0","id":1,"result":NaN}', b'{"jsonrpc":"2.0","id":1,"result":"\xff\xfe"}',
-                                  b'{"jsonrpc":"2.0","id":1,"result":{"text":"\\ud800"}}'], ids=["NaN", "not UTF-8", "surrogate"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"jsonrpc":"2.0","id":1,"result":NaN}',
+        b'{"jsonrpc":"2.0","id":1,"result":"\xff\xfe"}',
+        b'{"jsonrpc":"2.0","id":1,"result":{"text":"\\ud800"}}',
+    ],
+    ids=["NaN", "not UTF-8", "surrogate"],
+)
 def test_answers_that_are_no_good_json_are_shown_for_what_they_are(hub, attach, open_page, line):
     relay = attach(hub).handshake()
     viewer = open_page(hub)
     relay.send(hubs.call(50, "echo", {"text": "before"})).answered(b'"id": 50')
-    relay.send(b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"noise","arguments":{"lines":["%s"]}}}\n'
-               % line.replace(b"\\", b"\\\\").replace(b'"', b'\\"'))
+    relay.send(
+        b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"noise","arguments":{"lines":["%s"]}}}\n'
+        % line.replace(b"\\", b"\\\\").replace(b'"', b'\\"')
+    )
     relay.send(hubs.call(51, "echo", {"text": "after"})).answered(b'"id": 51')
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '51' && i.status === 'ok')")
     for row in range(viewer.ask("() => state.session.rows.length")):

@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import sys
 
 import pytest
 
@@ -17,10 +18,18 @@ def scene(hub, attach):
     """A session worth a picture, with a held call."""
     relay = attach(hub).handshake()
     hub.clear_breakpoints()
-    relay.send(hubs.request(1, "tools/list") + hubs.call(2, "echo", {"text": "one"}) + hubs.call(3, "count")
-               + hubs.call(4, "boom", {"why": "no such table"}) + hubs.call(5, "say", {"text": "warn: cache is cold"})
-               + hubs.request(6, "resources/read", {"uri": "file:///repo/README.md"}) + hubs.call(7, "softfail")
-               + hubs.call(8, "noise") + hubs.request(9, "prompts/get", {"name": "triage"}) + hubs.call(10, "slow"))
+    relay.send(
+        hubs.request(1, "tools/list")
+        + hubs.call(2, "echo", {"text": "one"})
+        + hubs.call(3, "count")
+        + hubs.call(4, "boom", {"why": "no such table"})
+        + hubs.call(5, "say", {"text": "warn: cache is cold"})
+        + hubs.request(6, "resources/read", {"uri": "file:///repo/README.md"})
+        + hubs.call(7, "softfail")
+        + hubs.call(8, "noise")
+        + hubs.request(9, "prompts/get", {"name": "triage"})
+        + hubs.call(10, "slow")
+    )
     relay.answered(b'"id": 9')
     hub.set_breakpoint(kind="tool", name="echo", point="before")
     hub.set_breakpoint(point="error")
@@ -43,7 +52,7 @@ def show(viewer, state):
         viewer.filter("status:error")
     elif state == "history":
         viewer.press("o", "y")
-    viewer.ask("() => new Promise(done => setTimeout(done, 250))")     # transitions end after 160 ms
+    viewer.ask("() => new Promise(done => setTimeout(done, 250))")  # transitions end after 160 ms
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -87,18 +96,22 @@ def test_states_differ_by_more_than_colour(scene, hub, open_page):
 @pytest.mark.skipif(not os.environ.get("MCP_RELAY_SHOTS"), reason="MCP_RELAY_SHOTS=1 writes the picture of the README")
 def test_the_picture_of_the_readme(relay_file, tmp_path, open_page):
     """The demo with its held call, as `mcp_relay.py demo` shows it to everybody."""
-    import sys
     environment = support.quiet_environment(tmp_path / "home", 1)
     demo = support.Session([sys.executable, relay_file, "demo"], env=environment)
     try:
         demo.wait_until(lambda: b"#token=" in demo.out + demo.err, "the address of the demo")
         address = re.search(r"http://[^\s]+", (demo.out + demo.err).decode()).group(0)
-        viewer = open_page(path=address.split("#")[0].rstrip("/"), fragment="", viewport={"width": 1360, "height": 800},
-                           device_scale_factor=2)
+        viewer = open_page(
+            path=address.split("#")[0].rstrip("/"),
+            fragment="",
+            viewport={"width": 1440, "height": 860},
+            device_scale_factor=1.5,
+        )
         viewer.page.goto(address)
-        viewer.page.locator("#holdbar .what").wait_for()
-        viewer.until("state.selected.instance?.held")
-        viewer.ask("() => new Promise(done => setTimeout(done, 400))")
+        viewer.until("state.selected.instance?.held && document.querySelector('#holdbar .age').textContent === '0:04'")
+        # The command holds a path of the machine that took the picture.
+        viewer.ask("() => { document.querySelector('#session code').hidden = true; }")
+        viewer.painted()
         picture = pathlib.Path(support.ROOT) / "docs" / "page.png"
         picture.parent.mkdir(exist_ok=True)
         viewer.page.screenshot(path=str(picture))

@@ -37,18 +37,31 @@ def test_a_page_comes_out_as_it_went_in(page):
     assert stitch.stitched(once, page) == once
 
 
-@pytest.mark.parametrize("page, reason", [
-    ("x\n'''\n", "line 2: three single quotes"), ("a\r\nb\n", "line 1: a carriage return"),
-    ("a\n" + stitch.END, "line 2: the end marker"), ("ends\\", "must not end"), ("ends'", "must not end"),
-    ('ends"', "must not end")])
+@pytest.mark.parametrize(
+    "page, reason",
+    [
+        ("x\n'''\n", "line 2: three single quotes"),
+        ("a\r\nb\n", "line 1: a carriage return"),
+        ("a\n" + stitch.END, "line 2: the end marker"),
+        ("ends\\", "must not end"),
+        ("ends'", "must not end"),
+        ('ends"', "must not end"),
+    ],
+)
 def test_what_a_raw_string_cannot_hold_is_refused(page, reason):
     with pytest.raises(stitch.StitchError, match=reason):
         stitch.stitched(SOURCE, page)
 
 
-@pytest.mark.parametrize("source", [
-    "nothing\n", stitch.BEGIN + stitch.END + stitch.BEGIN + stitch.END, stitch.END + stitch.BEGIN,
-    "x = 1  " + stitch.BEGIN + stitch.END])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "nothing\n",
+        stitch.BEGIN + stitch.END + stitch.BEGIN + stitch.END,
+        stitch.END + stitch.BEGIN,
+        "x = 1  " + stitch.BEGIN + stitch.END,
+    ],
+)
 def test_a_source_without_its_markers_is_refused(source):
     with pytest.raises(stitch.StitchError):
         stitch.stitched(source, "page\n")
@@ -63,8 +76,19 @@ def test_the_page_is_one_file_without_build_or_network():
     """One style, one script, no attribute that the policy forbids, nothing fetched from anywhere."""
     text = PAGE.read_text(encoding="utf-8")
     assert text.count("<style>") == text.count("<script>") == 1
-    for word in ("<style ", "<script ", " style=", "innerHTML", "outerHTML", "insertAdjacentHTML", "document.write",
-                 "eval(", "new Function", "//cdn", "https://"):
+    for word in (
+        "<style ",
+        "<script ",
+        " style=",
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+        "//cdn",
+        "https://",
+    ):
         assert word not in text, word
     assert text.count("<!--recorded-run-->") == text.count("<!--csp-meta-->") == 1
     assert support.dangerous(text) == []

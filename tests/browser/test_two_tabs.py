@@ -22,8 +22,13 @@ def tabs(hub, attach, open_page):
 
 def command(hub, *words):
     """Run a command of mcp_relay.py against the hub; it must succeed."""
-    done = subprocess.run([sys.executable, hub.relay_file, *words], env=hub.environment, timeout=support.LIMIT_S,
-                          stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    done = subprocess.run(
+        [sys.executable, hub.relay_file, *words],
+        env=hub.environment,
+        timeout=support.LIMIT_S,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
     assert done.returncode == 0, done
     return done.stdout.decode()
 

@@ -10,11 +10,18 @@ def session(hub, attach, open_page):
     """A tab on a session with calls that succeed, fail, take noise and stderr, and a failure under protocol."""
     hub.clear_breakpoints()
     relay = attach(hub).handshake()
-    relay.send(hubs.request(1, "tools/list") + hubs.call(2, "echo", {"text": "one"}) + hubs.call(3, "echo", {"text": "two"})
-               + hubs.call(4, "boom", {"why": "on purpose"}) + hubs.call(5, "softfail") + hubs.call(6, "say", {"text": "warn: disk"})
-               + hubs.call(7, "noise", {"lines": ["debug: not JSON-RPC"]}) + hubs.request(8, "no/such")
-               + hubs.request(9, "resources/read", {"uri": "file:///repo/README.md"})
-               + hubs.call(9007199254740993, "echo", raw_arguments='{"text":"x","n":9007199254740993,"p":1.50,"p":2}'))
+    relay.send(
+        hubs.request(1, "tools/list")
+        + hubs.call(2, "echo", {"text": "one"})
+        + hubs.call(3, "echo", {"text": "two"})
+        + hubs.call(4, "boom", {"why": "on purpose"})
+        + hubs.call(5, "softfail")
+        + hubs.call(6, "say", {"text": "warn: disk"})
+        + hubs.call(7, "noise", {"lines": ["debug: not JSON-RPC"]})
+        + hubs.request(8, "no/such")
+        + hubs.request(9, "resources/read", {"uri": "file:///repo/README.md"})
+        + hubs.call(9007199254740993, "echo", raw_arguments='{"text":"x","n":9007199254740993,"p":1.50,"p":2}')
+    )
     relay.answered(b"9007199254740993")
     viewer = open_page(hub)
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '9007199254740993' && i.status === 'ok')")
@@ -35,7 +42,9 @@ def test_the_graph_is_the_tree_of_the_seed(session):
     assert "failed" in viewer.card("mcp:protocol").get_attribute("class")
     viewer.press("o").until("[...document.querySelectorAll('.card')].some(card => card.dataset.node === 'mcp:no/such')")
     assert "failed" in viewer.card("mcp:no/such").get_attribute("class")
-    viewer.press("o").until("![...document.querySelectorAll('.card')].some(card => card.dataset.node === 'mcp:no/such')")
+    viewer.press("o").until(
+        "![...document.querySelectorAll('.card')].some(card => card.dataset.node === 'mcp:no/such')"
+    )
 
 
 @pytest.mark.parametrize("width", [700, 1000, 1440])
@@ -49,7 +58,7 @@ def test_edges_are_orthogonal_and_never_cross_a_card(session, width):
         for (const path of document.querySelectorAll('#plane path')) {
             for (let at = 0; at <= path.getTotalLength(); at += 2) {
                 const point = path.getPointAtLength(at);
-                for (const card of cards.values()) if (inside(point, card.place)) found.push([path.getAttribute('d'), card.node.id]);
+                for (const {place, node} of cards.values()) if (inside(point, place)) found.push([at, node.id]);
             }
         }
         done([document.querySelectorAll('#plane path').length, found]);
@@ -64,12 +73,17 @@ def test_the_table_lists_frames_with_request_and_answer_linked(session):
     request, answer = viewer.rows()
     assert request[2:5] == ["\u2192 server", "2", "tools/call"] and "echo" in request[5] and "one" in request[5]
     assert answer[2:5] == ["\u2190 client", "2", "\u21b3 tools/call"] and answer[5] == "one"
-    assert request[6] == "ok" and float(request[7].replace("\u202f", "")) > 0 and int(request[9]) == len(
-        hubs.call(2, "echo", {"text": "one"})) - 1
+    assert (
+        request[6] == "ok"
+        and float(request[7].replace("\u202f", "")) > 0
+        and int(request[9]) == len(hubs.call(2, "echo", {"text": "one"})) - 1
+    )
     viewer.page.locator("#rows .row.request:visible").click()
     viewer.until("document.querySelector('#rows .row.answer.linked')")
     viewer.filter("")
-    text = "\n".join(" ".join(row) for row in viewer.ask("() => state.session.rows.map(row => [row.type, snippet(row)])"))
+    text = "\n".join(
+        " ".join(row) for row in viewer.ask("() => state.session.rows.map(row => [row.type, snippet(row)])")
+    )
     assert "stderr warn: disk" in text and "noise debug: not JSON-RPC" in text
 
 
@@ -77,7 +91,10 @@ def test_one_key_each_for_graph_table_and_both(session):
     viewer, _ = session
     for key, graph, table in (("1", True, False), ("2", False, True), ("3", True, True)):
         viewer.press(key)
-        assert (viewer.page.locator("#graph").is_visible(), viewer.page.locator("#tablebox").is_visible()) == (graph, table)
+        assert (viewer.page.locator("#graph").is_visible(), viewer.page.locator("#tablebox").is_visible()) == (
+            graph,
+            table,
+        )
 
 
 def test_the_inspector_shows_exact_digits_and_doubled_keys(session):
@@ -89,8 +106,10 @@ def test_the_inspector_shows_exact_digits_and_doubled_keys(session):
     assert "9007199254740993" in tree and "1.50" in tree and tree.count('"p"') == 2 and "doubled key" in tree
     viewer.press("w").until("document.querySelectorAll('#detail pre.text').length === 2")
     wire = viewer.page.locator("#detail pre.text").first.inner_text()
-    assert wire == '{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":' \
-                   '{"name":"echo","arguments":{"text":"x","n":9007199254740993,"p":1.50,"p":2}}}'
+    assert (
+        wire == '{"jsonrpc":"2.0","id":9007199254740993,"method":"tools/call","params":'
+        '{"name":"echo","arguments":{"text":"x","n":9007199254740993,"p":1.50,"p":2}}}'
+    )
     viewer.press("a").until("document.querySelector('#detail .tree')")
     assert "1.50" in viewer.page.inner_text("#detail") and "caf\u00e9" in viewer.page.inner_text("#detail")
     facts = viewer.page.inner_text("#facts")
@@ -129,7 +148,9 @@ def test_an_error_shows_its_name_and_message(session):
     viewer, _ = session
     viewer.card("tool:boom").locator(".n").click()
     viewer.press("a")
-    viewer.until("document.querySelector('#facts').textContent.includes('JsonRpcError(-32603): boom failed: on purpose')")
+    viewer.until(
+        "document.querySelector('#facts').textContent.includes('JsonRpcError(-32603): boom failed: on purpose')"
+    )
     viewer.until("document.querySelector('#detail').textContent.includes('boom failed: on purpose')")
 
 
@@ -151,7 +172,12 @@ def test_time_held_is_told_apart_from_time_run(session, hub):
     viewer.press("c").until_free()
     relay.answered(b'"id": 30')
     viewer.until("state.session.nodes.get('tool:count').last.heldMs > 0")
-    assert viewer.ask("() => stretches(state.session.nodes.get('tool:count').last, 1e9).map(part => part.held)").count(True) == 1
+    assert (
+        viewer.ask("() => stretches(state.session.nodes.get('tool:count').last, 1e9).map(part => part.held)").count(
+            True
+        )
+        == 1
+    )
     viewer.page.evaluate("() => selectNode(state.session.nodes.get('tool:count'))")
     viewer.until("/held\\s*\\d/.test(document.querySelector('#facts').innerText)")
 
@@ -182,8 +208,15 @@ def test_a_session_that_ended_says_how(session):
 
 def test_a_server_that_dies_early_is_told_in_the_list_and_on_its_card(hub, start, open_page):
     import support
-    start("--port", hub.port, "--home", hub.home, env=support.quiet_environment(hub.home, hub.port),
-          server=support.server("crash", 3, 2)).finish()
+
+    start(
+        "--port",
+        hub.port,
+        "--home",
+        hub.home,
+        env=support.quiet_environment(hub.home, hub.port),
+        server=support.server("crash", 3, 2),
+    ).finish()
     viewer = open_page(hub)
     viewer.page.locator("#runs .run", has_text="died before answering").first.click()
     viewer.card("mcp:session").locator(".n").click()
