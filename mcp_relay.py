@@ -4857,19 +4857,25 @@ class Debugger:
             self._server = start_server(self.hub, port)
         except OSError as error:
             store.close()
-            found = hub_health(port)
-            by = "a debugger of version %s" % found["version"] if found else "another program"
-            raise RelayError("port %d cannot be used: %s (it answers as %s); choose another with --port"
-                             % (port, error.strerror or error, by))
+            raise RelayError("port %d cannot be used: %s (%s); choose another with --port"
+                             % (port, error.strerror or error, self._who_is_there(port)))
         self.port = self.hub.port
         self._stopped = threading.Event()
         start_thread("hub.clock", self._clock)
         self._write_address()
 
+    def _who_is_there(self, port):
+        """Say what has the port; for a debugger of ours, where its page is."""
+        found, told = hub_health(port), read_hub_file(self.home, port)
+        if found is None:
+            return "another program has it"
+        where = ", at " + page_address(port, told["token"]) if told else ""
+        return "a debugger of version %s is there already%s" % (printable(str(found.get("version"))), where)
+
     @property
     def address(self):
-        """The page's address; the token stands in the fragment, which no browser sends anywhere."""
-        return "http://127.0.0.1:%d/#token=%s" % (self.port, self.hub.token)
+        """The page's address."""
+        return page_address(self.port, self.hub.token)
 
     def _write_address(self):
         told = {"port": self.port, "pid": os.getpid(), "url": "http://127.0.0.1:%d/" % self.port,
@@ -4902,6 +4908,11 @@ class Debugger:
         for run in list(self.hub.runs.values()):
             self.hub.store.save(run, self.port)
         self.hub.store.close()
+
+
+def page_address(port, token):
+    """Return the address of a hub's page; the token stands in the fragment, which no browser sends anywhere."""
+    return "http://127.0.0.1:%d/#token=%s" % (port, token)
 
 
 def read_page(path):
@@ -5697,8 +5708,8 @@ def run_relay(words):
     if options.serve and options.report:
         try:
             debugger = Debugger(options.port, options.home, os.path.join(options.home, "runs-%d.db" % options.port))
-            mirror.say("the debugger is at http://127.0.0.1:%d/ (its token is in %s)"
-                       % (options.port, printable(hub_file(options.home, options.port))))
+            mirror.say("the debugger is at http://127.0.0.1:%d/; `mcp_relay.py serve%s` prints its address with the token"
+                       % (options.port, port_words(options.port)))
         except RelayError as error:
             if hub_health(options.port) is None:
                 mirror.say("%s; the session goes on without a debugger" % error)
