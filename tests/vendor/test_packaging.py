@@ -1,10 +1,13 @@
 """What `pip install` makes of the repository: the same file, and two commands that start."""
 import hashlib
 import importlib.metadata
+import json
 import os
 import pathlib
 import subprocess
 import sys
+
+import pytest
 
 import support
 
@@ -45,3 +48,17 @@ def test_the_plan_command_starts_or_names_the_python_it_needs():
         assert code == 0 and "usage" in said.lower()
     else:
         assert code == 2 and "3.11" in said and said.count("\n") == 1
+
+
+@pytest.mark.parametrize("folder", ["tests/interop", "tests/browser"])
+def test_npm_lock_files_pin_by_digest_and_name_no_download_address(folder):
+    packages = json.loads((ROOT / folder / "package-lock.json").read_text("utf-8"))["packages"]
+    wanted = json.loads((ROOT / folder / "package.json").read_text("utf-8"))["dependencies"]
+    for path, package in packages.items():
+        assert "resolved" not in package, path
+        assert not path or "integrity" in package, path
+    # npm ci refuses a lock file that lacks something another package asks for, optional or not.
+    names = {path.rsplit("node_modules/", 1)[-1] for path in packages}
+    asked = set(wanted).union(*({**package.get("dependencies", {}), **package.get("optionalDependencies", {})}
+                                for path, package in packages.items() if path))
+    assert asked <= names
