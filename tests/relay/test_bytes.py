@@ -163,8 +163,8 @@ ENVIRONMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ENVIRONMENTS)
-@pytest.mark.parametrize("flags", [["-I", "-S"], []], ids=["isolated", "plain python"])
+@pytest.mark.parametrize("name, flags", [("empty", ["-I", "-S"]), ("unknown locale", ["-I", "-S"]), ("C locale", []),
+                                         ("odd python settings", [])])
 def test_no_environment_changes_a_byte(run, name, flags):
     data = EVERYTHING + '{"jsonrpc":"2.0","id":1,"method":"✓ 漢字"}\n'.encode()
     result = run("--trace", server=server("echo"), data=data, env=ENVIRONMENTS[name], flags=flags)

@@ -112,8 +112,7 @@ def test_grandchildren_end_with_their_server(start, lifeline, let_go, flags, own
     lifeline.wait_gone()
 
 
-@pytest.mark.parametrize("own_session", [True, False], ids=["leads its session", "in somebody's group"])
-@pytest.mark.parametrize("ignore", [[], ["--ignore", "SIGTERM"]], ids=["soft", "hard"])
+@pytest.mark.parametrize("ignore, own_session", [([], True), (["--ignore", "SIGTERM"], False)], ids=["soft", "hard"])
 def test_a_shell_wrapper_does_not_hide_its_server(start, lifeline, own_session, ignore):
     """`sh -c` with something after the command stays a parent, as npx and uvx do; the real server is its child."""
     command = ["sh", "-c", '"$@"; exit 7', "sh"] + life(lifeline, "--deaf", *ignore)
@@ -175,7 +174,7 @@ def test_a_signal_reaches_the_server_and_is_our_code(start, lifeline, name, code
     assert lifeline.text.count("got ") == 1 and "got " + name in lifeline.text
 
 
-@pytest.mark.parametrize("name, code", [("SIGTERM", 143), ("SIGINT", 130), ("SIGHUP", 129)])
+@pytest.mark.parametrize("name, code", [("SIGTERM", 143), pytest.param("SIGINT", 130, marks=pytest.mark.slow)])
 def test_a_deaf_server_does_not_survive_a_signal(start, lifeline, name, code):
     session = start(server=life(lifeline, "--deaf", "--ignore", name, "--ignore", "SIGTERM")).send(PING)
     session.wait_out(b"\n")
@@ -236,8 +235,8 @@ def test_the_child_stays_in_our_process_group(start):
 # A host that vanishes, a server that half leaves
 
 
-@pytest.mark.parametrize("keep_stdin", [True, False], ids=["stdin stays open", "both ends close"])
-@pytest.mark.parametrize("flags", [[], ["--deaf", "--ignore", "SIGTERM"]], ids=["plain", "deaf"])
+@pytest.mark.parametrize("keep_stdin, flags", [(True, []), (False, []), (True, ["--deaf", "--ignore", "SIGTERM"])],
+                         ids=str)
 def test_a_host_that_stops_listening_ends_server_and_relay(start, lifeline, keep_stdin, flags):
     session = start(server=life(lifeline, "--talk", *flags), reading=["stderr"]).send(PING)
     lifeline.wait_for("alive")

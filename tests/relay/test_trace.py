@@ -123,15 +123,14 @@ def test_members_of_a_batch_are_paired(run, tmp_path):
 HOSTILE = ["\x1b[2J", "\x07", "\r", "\x9b31m", "\u202e", "\u2066", "\u200f", "\u061c", "\u2028", "\x7f", "\ufeff", "\0"]
 
 
-@pytest.mark.parametrize("env", [None, {"LC_ALL": "C"}], ids=["any locale", "C locale"])
 @pytest.mark.parametrize("character", HOSTILE, ids=ascii)
-def test_hostile_text_is_escaped_everywhere(run, tmp_path, character, env):
+def test_hostile_text_is_escaped_everywhere(run, tmp_path, character):
     escaped = "".join("\\u%04x" % ord(each) for each in character)
     said = ('{"jsonrpc":"2.0","id":"%s","method":"m%s"}\n{"jsonrpc":"2.0","method":"n%s"}\n'
             % (escaped, escaped, escaped)).encode()
     answered = ('{"jsonrpc":"2.0","id":"%s","error":{"code":-1,"message":"%s"}}\nnoise %s %s\n'
                 % (escaped, escaped, character.replace("\n", ""), escaped)).encode()
-    lines = trace(run, said, answered, tmp_path, env=env)
+    lines = trace(run, said, answered, tmp_path, env={"LC_ALL": "C"})
     assert len(arrows(lines)) == 4
     assert not dangerous("\n".join(lines)), lines
 
