@@ -3,9 +3,9 @@
 
     python3 bench/plan_server.py [list call flight start memory] [--json] [--calls N]
 
-Every piece starts the server on a folder of its own and talks to it over pipes. A table goes to stdout; the exit code is
-1 when a goal is missed. Close other programs first: two busy cores decide. `memory` reads /proc, so it is left out where
-there is none.
+Every piece starts the server on a folder of its own and talks to it over pipes. A table goes to stdout; the exit code
+is 1 when a goal is missed. Close other programs first: two busy cores decide. `memory` reads /proc, so it is left out
+where there is none.
 """
 import argparse
 import json
@@ -31,7 +31,9 @@ GOALS = {
 
 def plan(identifier):
     """Return a plan of five steps that reshape."""
-    steps = [{"id": "s0", "tool": "builtin__reshape", "input": {"shape": {"n": "{{input.n}}", "text": "n is {{input.n}}"}}}]
+    steps = [
+        {"id": "s0", "tool": "builtin__reshape", "input": {"shape": {"n": "{{input.n}}", "text": "n is {{input.n}}"}}}
+    ]
     for index in range(1, 5):
         shape = {"n": f"{{{{s{index - 1}.n}}}}", "text": f"{{{{s{index - 1}.text}}}}!"}
         steps.append({"id": f"s{index}", "tool": "builtin__reshape", "input": {"shape": shape}})
@@ -190,7 +192,10 @@ def main():
             if not options.json:
                 shown = "not measured here" if value is None else f"{value:8.2f} {unit}"
                 limit = "at least" if more else "at most"
-                print(f"{piece:8} {shown:20} goal: {limit} {goal:g} {unit:8} {'ok' if met else 'MISSED'}   {what}", flush=True)
+                print(
+                    f"{piece:8} {shown:20} goal: {limit} {goal:g} {unit:8} {'ok' if met else 'MISSED'}   {what}",
+                    flush=True,
+                )
     if options.json:
         print(json.dumps(results, indent=2))
     return 0 if all(result["met"] for result in results.values()) else 1

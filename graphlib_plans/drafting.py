@@ -189,7 +189,9 @@ class _Draft:
         identifier = f"E{len(self.steps)}"
         request = f"Write step {identifier}: {summary}"
         if is_over:
-            request = f"All steps of the outline are written. If the plan is complete, step is null; else write {identifier}."
+            request = (
+                f"All steps of the outline are written. If the plan is complete, step is null; else write {identifier}."
+            )
         told = request
         for attempt in range(1, ATTEMPTS + 1):
             reply = self.ask(told, _STEP)
@@ -205,7 +207,9 @@ class _Draft:
                 self.history += [request, to_json(reply)]
                 return is_complete
             wrong = "\n".join(f"- {problem}" for problem in self.problems)
-            told = f"{request}\n\nYou wrote:\n{to_json(reply)}\n\nThat has problems:\n{wrong}\n\nWrite {identifier} again."
+            told = (
+                f"{request}\n\nYou wrote:\n{to_json(reply)}\n\nThat has problems:\n{wrong}\n\nWrite {identifier} again."
+            )
         self.failed = identifier
         return False
 

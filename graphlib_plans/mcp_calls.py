@@ -332,7 +332,9 @@ class Calls:
         if body["ok"]:
             return body
         count = len(body["problems"])
-        error = f"plan {given['target']!r} has {count} problem{'s' * (count > 1)}; the first: {body['problems'][0]['text']}"
+        error = (
+            f"plan {given['target']!r} has {count} problem{'s' * (count > 1)}; the first: {body['problems'][0]['text']}"
+        )
         return {"kind": "invalid_plan", "error": error, **body}, True
 
     def plan_new(self, call, given):

@@ -1,8 +1,8 @@
 """Questions of `ask` steps as MCP has them: the form, what an answer means, and the sealed state of a waiting run.
 
-Up to 2025-11-25 the server sends `elicitation/create` while the call is open. From 2026-07-28 the call ends with what is
-asked and a `requestState`; the client calls again with both, and the run goes on from its record. The state is opaque
-to the client, and worthless to one who alters it, keeps it too long or uses it for another call.
+Up to 2025-11-25 the server sends `elicitation/create` while the call is open. From 2026-07-28 the call ends with what
+is asked and a `requestState`; the client calls again with both, and the run goes on from its record. The state is
+opaque to the client, and worthless to one who alters it, keeps it too long or uses it for another call.
 """
 
 import base64

@@ -4,12 +4,13 @@
                              │ ping, cancel, answers to questions                 ▼
                              └──────────────────────────────────────────▶ Outbox ─▶ mcp.write ─▶ fd 1
 
-Up to 2025-11-25 a client opens with `initialize`; from 2026-07-28 every request says in its `_meta` which version it is in
-and what its client can do. Which of the two is in force is decided message by message, by what arrives.
+Up to 2025-11-25 a client opens with `initialize`; from 2026-07-28 every request says in its `_meta` which version it is
+in and what its client can do. Which of the two is in force is decided message by message, by what arrives.
 
 | thread | blocks on | woken by |
 |---|---|---|
-| main | the end | end of stdin, SIGTERM, SIGINT, SIGHUP, a client that is gone |
+| main | a pipe that tells of ends | end of stdin, SIGTERM, SIGINT, SIGHUP, a client that is gone, mcp.finish |
+| mcp.finish | calls that end, and what must be closed | their end, a limit |
 | mcp.read | stdin; room in the outbox when the client does not read | bytes, end of file |
 | mcp.write, mcp.log | their outbox | a line |
 | mcp.call.N | a task; what the call waits for | a request, a cancel, an answer |
@@ -20,6 +21,7 @@ What the first answer does not need is imported after it, because hosts wait for
 """
 
 import collections
+import contextlib
 import os
 import queue
 import signal
@@ -66,8 +68,8 @@ EOF_GRACE_S = 10.0
 STOP_GRACE_S = 1.0
 
 INSTRUCTIONS = (
-    "Plans are reviewed pipelines of tool calls. Each plan_<name> tool runs one: call it instead of improvising the same"
-    " sequence, and follow its input schema. Results carry `kind`: ran, or what went wrong and with which step.\n"
+    "Plans are reviewed pipelines of tool calls. Each plan_<name> tool runs one: call it instead of improvising the"
+    " same sequence, and follow its input schema. Results carry `kind`: ran, or what went wrong and with which step.\n"
     "The graph_* tools show and edit plans. To build one: graph_tools_list and graph_tools_show tell what a step can"
     " call; graph_plan_new makes a plan (or graph_plan_draft writes a first version, once); graph_plan_step_add,"
     " graph_plan_set and the other edits shape it, and a refused edit says what it would break; graph_plan_validate"
@@ -88,24 +90,47 @@ def serve(directory=None, *, environ=None):
     log = Outbox(2, "mcp.log")
     out = Outbox(outgoing, "mcp.write")
     server = Server(_absolute(directory), environ, out, log)
-    # Its put may be called by a signal handler at any moment, which no lock or event allows.
-    ended = queue.SimpleQueue()
-    server.on_gone = lambda: ended.put(None)
-    previous = _on_signals(lambda: ended.put("the server was told to end"))
-    reader = threading.Thread(target=_read, args=(server, incoming, ended), name="mcp.read", daemon=True)
-    reader.start()
-    reason = ended.get()
-    if reason is not None:
-        server.stop(reason)
-    else:
-        previous |= _on_signals(lambda: threading.Thread(
-            target=server.stop, args=("the server was told to end",), name="mcp.stop", daemon=True).start())
-    server.finish()
+    ends, end = os.pipe()
+    os.set_blocking(end, False)  # as set_wakeup_fd wants it; a pipe full of ends has told enough
+    server.on_gone = lambda: _tell(end, _INPUT_ENDED)
+    previous = _on_signals(end)
+    threading.Thread(target=_read, args=(server, incoming, end), name="mcp.read", daemon=True).start()
+    _wait_for_the_end(server, ends, end)
     out.close(STOP_GRACE_S)
     log.close(STOP_GRACE_S)
-    for number, handler in previous.items():
-        signal.signal(number, handler)
+    previous()
     return 0
+
+
+#: Bytes in the pipe that the main thread reads; every other one is the number of a signal.
+_INPUT_ENDED, _FINISHED = 0, 255
+
+
+def _wait_for_the_end(server, ends, end):
+    """Wait for the end of stdin or a signal, then until the server has finished; a signal hurries it.
+
+    The main thread waits in a read, because Python runs signal handlers there alone, and a signal that the system gives
+    to another thread wakes the main one by nothing but the byte it puts into the pipe.
+    """
+
+    def finish():
+        try:
+            server.finish()
+        finally:
+            _tell(end, _FINISHED)
+
+    finisher = None
+    while (what := os.read(ends, 1)[0]) != _FINISHED:
+        if what != _INPUT_ENDED:
+            server.stop("the server was told to end")
+        if finisher is None:
+            finisher = threading.Thread(target=finish, name="mcp.finish", daemon=True)
+            finisher.start()
+
+
+def _tell(end, what):
+    with contextlib.suppress(BlockingIOError):
+        os.write(end, bytes([what]))
 
 
 def _take_stdio():
@@ -126,15 +151,23 @@ def _absolute(directory):
         return Path(directory)
 
 
-def _on_signals(stop):
-    """Have the signals that end programs call stop(); return the handlers there were."""
+def _on_signals(end):
+    """Have the signals that end programs put their number into a pipe; return what takes that back."""
     if threading.current_thread() is not threading.main_thread():
-        return {}
+        return lambda: None
+    before = signal.set_wakeup_fd(end, warn_on_full_buffer=False)
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
-    return {number: signal.signal(number, lambda *_: stop()) for number in numbers}
+    handlers = {number: signal.signal(number, lambda *_: None) for number in numbers}
+
+    def restore():
+        signal.set_wakeup_fd(before)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+    return restore
 
 
-def _read(server, incoming, ended):
+def _read(server, incoming, end):
     """Hand every message to the server; runs on the thread mcp.read, and its end is the end of the program."""
     try:
         for message in wire.read_messages(incoming):
@@ -142,7 +175,7 @@ def _read(server, incoming, ended):
     except Exception as bug:  # the outermost frame of the thread: a silent end would look like a hung server
         server.tell(f"reading broke: {type(bug).__name__}: {bug}")
     server.at_end()
-    ended.put(None)
+    _tell(end, _INPUT_ENDED)
 
 
 # Writing -----------------------------------------------------------------------------------------------------------
@@ -787,7 +820,7 @@ class Server:
 
     def _watch_files(self):
         """Announce changes on disk; the standard library has no other way to hear of them than to look."""
-        stamp = self._library.stamp()
+        stamp = None  # the first look compares the list itself: a file may have changed since it was last made
         while not self._end.wait(WATCH_S):
             seen = self._library.stamp()
             if seen != stamp:

@@ -313,6 +313,7 @@ def call_result(body, is_error):
 
     Lone surrogates become U+FFFD in both, because strict clients refuse the whole message over one.
     """
+    body = {key: body[key] for key in ("kind", "error") if key in body} | body  # what happened is read first
     text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     if _SURROGATE.search(text):
         text = _SURROGATE.sub("\ufffd", text)

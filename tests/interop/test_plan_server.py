@@ -38,7 +38,9 @@ GO = {"type": "object", "properties": {"go": {"type": "boolean"}}, "required": [
 
 def need_node(package):
     support.need(shutil.which("node"), "Node.js is not installed")
-    support.need((PACKAGES / package).is_dir(), f"the npm package {package} is not there; run `npm ci` in tests/interop")
+    support.need(
+        (PACKAGES / package).is_dir(), f"the npm package {package} is not there; run `npm ci` in tests/interop"
+    )
 
 
 def drive(served, client, mode, steps, *, capable=True, command=None):

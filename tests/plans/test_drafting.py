@@ -60,7 +60,9 @@ def draft(desk, planner, goal="Tell the weather", from_=None):
 
 def test_a_plan_is_written_step_by_step_and_saved(desk, served):
     rule = {"type": "object", "properties": {"city": {"type": "string"}}}
-    planner = Planner(outline("fetch", "shape", input_schema=rule), step("E0", "{{input.city}}"), step("E1", "{{E0}}"), CLOSE)
+    planner = Planner(
+        outline("fetch", "shape", input_schema=rule), step("E0", "{{input.city}}"), step("E1", "{{E0}}"), CLOSE
+    )
     body, events = draft(desk, planner, "Tell the weather. Call it 'sky report'.")
     assert body["ok"] and body["identifier"] == "sky_report" and body["steps"] == 2 and body["problems"] == []
     assert body["usage"]["calls"] == 4

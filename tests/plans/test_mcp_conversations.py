@@ -1,12 +1,14 @@
-"""What an agent does with the server: build a plan and use it, read outcomes, follow progress, cancel, fetch results."""
+"""What an agent does with the server: build a plan and use it, read outcomes, follow progress, cancel, fetch."""
 
 import json
 import os
+import shutil
 import threading
 
 import pytest
 
 import plan_client
+from graphlib_plans import errors, mcp_server, mcp_surface
 from graphlib_plans.documents import CONTROL_STEPS
 from plan_client import MODERN, reshape
 
@@ -28,15 +30,22 @@ def test_a_plan_is_built_and_used_in_one_session(served, version):
         assert set(shown) == set("name source description readOnly inputSchema outputSchema outputExample".split())
     made, _ = client.call("graph_plan_new", identifier="cards", name="Cards", description="Place cards for guests.")
     assert made["savedTo"] == str(served.plans / "cards.json")
-    bad, is_error = client.call("graph_plan_step_add", target="cards", id="lines", tool="map",
-                                input={"over": "{{E9.items}}", "do": {"tool": "builtin__reshape", "input": {"shape": 1}}})
+    bad, is_error = client.call(
+        "graph_plan_step_add",
+        target="cards",
+        id="lines",
+        tool="map",
+        input={"over": "{{E9.items}}", "do": {"tool": "builtin__reshape", "input": {"shape": 1}}},
+    )
     assert bad["kind"] == "refused" and bad["problemsIntroduced"][0]["code"] == "reference_unknown" and is_error
     body = {"tool": "builtin__reshape", "input": {"shape": "Guest {{item.first}}"}}
     assert client.call("graph_plan_set", target="cards", attribute="input_schema", value=GUESTS)[0]["ok"]
     added, _ = client.call("graph_plan_step_add", target="cards", id="lines", tool="map",
                            input={"over": "{{input.guests}}", "do": body})
     assert (added["id"], added["index"], added["steps"]) == ("lines", 0, 1)
-    assert client.call("graph_plan_set", target="cards", attribute="output", value={"cards": "{{lines.results}}"})[0]["ok"]
+    assert client.call("graph_plan_set", target="cards", attribute="output", value={"cards": "{{lines.results}}"})[0][
+        "ok"
+    ]
     assert client.call("graph_plan_validate", target="cards")[0]["ok"]
     tool = client.tools()["plan_cards"]
     assert tool["inputSchema"] == GUESTS and tool["title"] == "Cards"
@@ -45,7 +54,11 @@ def test_a_plan_is_built_and_used_in_one_session(served, version):
     assert client.finish() == 0
 
 
-GUESTS = {"type": "object", "properties": {"guests": {"type": "array", "items": {"type": "object"}}}, "required": ["guests"]}
+GUESTS = {
+    "type": "object",
+    "properties": {"guests": {"type": "array", "items": {"type": "object"}}},
+    "required": ["guests"],
+}
 
 
 def test_every_edit_there_is(served):
@@ -72,25 +85,38 @@ def test_every_edit_there_is(served):
     assert moved["renamedFrom"] == str(served.plans / "p.json")
 
 
-@pytest.mark.parametrize("name, arguments, kind, words", [
-    ("graph_plan_show", {"target": "nope"}, "unknown_plan", "there is no plan 'nope'"),
-    ("graph_plan_show", {"target": "../../../etc/passwd"}, "unknown_plan", "there is no plan"),
-    ("graph_plan_show", {}, "bad_argument", "target is required"),
-    ("graph_plan_show", {"target": "p", "path": "/x"}, "bad_argument", "path"),
-    ("graph_plan_new", {"identifier": "../x"}, "bad_argument", "cannot be an identifier"),
-    ("graph_plan_new", {"identifier": "p"}, "bad_argument", "already"),
-    ("graph_plan_set", {"target": "p", "attribute": "colour", "value": 1}, "bad_argument", "attribute"),
-    ("graph_plan_set", {"target": "p", "attribute": "description", "value": None}, "bad_argument", "must be a string"),
-    ("graph_plan_set", {"target": "p", "attribute": "output", "value": "@/etc/passwd"}, "bad_argument", "must be an object"),
-    ("graph_plan_unset", {"target": "p", "attribute": "solver"}, "refused", "no solver"),
-    ("graph_plan_step_rm", {"target": "p", "id": "E7"}, "refused", "there is no step 'E7'"),
-    ("graph_plan_step_rm", {"target": "p", "id": "a"}, "refused", "refused"),
-    ("graph_tools_show", {"name": "builtin__nope"}, "bad_argument", "builtin__nope"),
-    ("graph_tools_test", {"name": "map"}, "bad_argument", "control step"),
-    ("graph_run_show", {"run": "../x"}, "bad_argument", "there is no run"),
-    ("graph_run_cancel", {"run": "20200101-000000-aaaa"}, "bad_argument", "there is no run"),
-    ("graph_plan_draft", {"goal": "a thing"}, "model_unavailable", "no model is configured"),
-])
+@pytest.mark.parametrize(
+    "name, arguments, kind, words",
+    [
+        ("graph_plan_show", {"target": "nope"}, "unknown_plan", "there is no plan 'nope'"),
+        ("graph_plan_show", {"target": "../../../etc/passwd"}, "unknown_plan", "there is no plan"),
+        ("graph_plan_show", {}, "bad_argument", "target is required"),
+        ("graph_plan_show", {"target": "p", "path": "/x"}, "bad_argument", "path"),
+        ("graph_plan_new", {"identifier": "../x"}, "bad_argument", "cannot be an identifier"),
+        ("graph_plan_new", {"identifier": "p"}, "bad_argument", "already"),
+        ("graph_plan_set", {"target": "p", "attribute": "colour", "value": 1}, "bad_argument", "attribute"),
+        (
+            "graph_plan_set",
+            {"target": "p", "attribute": "description", "value": None},
+            "bad_argument",
+            "must be a string",
+        ),
+        (
+            "graph_plan_set",
+            {"target": "p", "attribute": "output", "value": "@/etc/passwd"},
+            "bad_argument",
+            "must be an object",
+        ),
+        ("graph_plan_unset", {"target": "p", "attribute": "solver"}, "refused", "no solver"),
+        ("graph_plan_step_rm", {"target": "p", "id": "E7"}, "refused", "there is no step 'E7'"),
+        ("graph_plan_step_rm", {"target": "p", "id": "a"}, "refused", "refused"),
+        ("graph_tools_show", {"name": "builtin__nope"}, "bad_argument", "builtin__nope"),
+        ("graph_tools_test", {"name": "map"}, "bad_argument", "control step"),
+        ("graph_run_show", {"run": "../x"}, "bad_argument", "there is no run"),
+        ("graph_run_cancel", {"run": "20200101-000000-aaaa"}, "bad_argument", "there is no run"),
+        ("graph_plan_draft", {"goal": "a thing"}, "model_unavailable", "no model is configured"),
+    ],
+)
 def test_what_cannot_be_done_is_said_as_data(served, name, arguments, kind, words):
     served.plan("p", reshape("a", 1), output={"x": "{{a}}"})
     client = served.connect()
@@ -125,7 +151,9 @@ def test_a_tool_that_fails_in_a_test_is_a_result(served):
     served.tool("boom", "echo why >&2; exit 2")
     client = served.connect()
     body, is_error = client.call("graph_tools_test", name="user__boom")
-    assert (body["tool"], body["isError"], is_error) == ("user__boom", True, False) and body["result"]["stderr"] == "why\n"
+    assert (body["tool"], body["isError"], is_error) == ("user__boom", True, False) and body["result"][
+        "stderr"
+    ] == "why\n"
     assert client.call("graph_tools_test", name="builtin__reshape", input={"shape": [1]})[0]["result"] == [1]
 
 
@@ -145,9 +173,13 @@ def test_missing_input_brings_the_schema_and_a_second_try_works(served):
 
 def test_gates_of_both_kinds(served):
     for status in ("error", "success"):
-        served.plan(f"gate_{status}", reshape("a", 3),
-                    ("stop", "exit", {"status": status, "message": "enough", "when": {"value": "{{a}}", "op": "gt", "to": 2}}),
-                    reshape("never", 1), output={"x": "{{never}}"})
+        served.plan(
+            f"gate_{status}",
+            reshape("a", 3),
+            ("stop", "exit", {"status": status, "message": "enough", "when": {"value": "{{a}}", "op": "gt", "to": 2}}),
+            reshape("never", 1),
+            output={"x": "{{never}}"},
+        )
     client = served.connect()
     body, is_error = client.call("plan_gate_error")
     assert body["kind"] == "exit_error" and body["exit"]["step"] == "stop" and body["answer"] == "enough" and is_error
@@ -177,15 +209,24 @@ def test_other_kinds_of_failure(served, steps, output, kind):
 
 
 def test_an_output_schema_is_declared_and_kept_by_errors_too(served):
-    served.plan("p", reshape("a", "{{input.n}}"),
-                ("stop", "exit", {"status": "error", "output": {"other": 1}, "when": {"value": "{{a}}", "op": "eq", "to": 0}}),
-                output={"n": "{{a}}"}, output_schema={"type": "object", "properties": {"n": {"type": "integer"}}},
-                input_schema={"type": "object", "properties": {"n": {}}, "required": ["n"]})
+    served.plan(
+        "p",
+        reshape("a", "{{input.n}}"),
+        ("stop", "exit", {"status": "error", "output": {"other": 1}, "when": {"value": "{{a}}", "op": "eq", "to": 0}}),
+        output={"n": "{{a}}"},
+        output_schema={"type": "object", "properties": {"n": {"type": "integer"}}},
+        input_schema={"type": "object", "properties": {"n": {}}, "required": ["n"]},
+    )
     client = served.connect()
     rule = client.tools()["plan_p"]["outputSchema"]
     from graphlib_plans import schema
 
-    for arguments, kind in (({"n": 1}, "ran"), ({"n": 0}, "exit_error"), ({}, "needs_input"), ({"n": "x"}, "step_failed")):
+    for arguments, kind in (
+        ({"n": 1}, "ran"),
+        ({"n": 0}, "exit_error"),
+        ({}, "needs_input"),
+        ({"n": "x"}, "step_failed"),
+    ):
         body, _ = client.call("plan_p", **arguments)
         assert body["kind"] == kind and schema.problems(body, rule) == []
 
@@ -205,7 +246,11 @@ def test_progress_comes_with_the_token_as_it_was_sent(served, version, token):
     numbers = [each["progress"] for each in told]
     assert numbers == sorted(set(numbers)) and numbers[-1] == 2 and {each["total"] for each in told} == {2}
     messages = [each["message"] for each in told]
-    assert "a plan__inner" in messages and "inner ▸ x builtin__reshape" in messages and "b/do.1 builtin__reshape" in messages
+    assert (
+        "a plan__inner" in messages
+        and "inner ▸ x builtin__reshape" in messages
+        and "b/do.1 builtin__reshape" in messages
+    )
     assert client.finish() == 0
     last = client.all()[-1]
     assert "result" in last  # nothing after the answer
@@ -355,7 +400,39 @@ def test_a_call_does_not_wait_for_another(served):
 
 def test_a_plan_uses_a_real_server_and_its_process_is_used_again(served):
     script = plan_client.ROOT / "tests" / "plans" / "servers" / "mcp_stdio.py"
-    served.config(f"[mcp.far]\ncommand = {json.dumps(plan_client.sys.executable)}\nargs = [{json.dumps(str(script))}]\n")
+    served.config(
+        f"[mcp.far]\ncommand = {json.dumps(plan_client.sys.executable)}\nargs = [{json.dumps(str(script))}]\n"
+    )
     client = served.connect()
     listed = client.call("graph_tools_list")[0]
     assert [each["count"] for each in listed["sources"] if each["source"] == "far"], listed["notes"]
+
+
+# The examples, and what the guide says
+
+
+def test_the_examples_are_usable_on_a_fresh_machine(served):
+    shutil.copytree(plan_client.ROOT / "examples", served.folder, dirs_exist_ok=True)
+    client = served.connect(capabilities={"elicitation": {}})
+    assert client.call("graph_plan_list")[0]["skipped"] == []
+    plans = sorted(path.stem for path in served.plans.iterdir() if path.suffix in (".json", ".toml"))
+    assert [name for name in client.tools() if name.startswith("plan_")] == [f"plan_{name}" for name in plans]
+    body, _ = client.call("plan_place_cards", guests=[{"first": "Ida", "seat": 3}])
+    assert body["kind"] == "ran"
+    assert client.call("plan_check_disks", limit=101)[0]["kind"] == "ran"
+    body, is_error = client.call("plan_check_disks", limit=0)
+    assert body["kind"] == "exit_error" and body["exit"]["step"] == "alarm" and is_error
+    call = client.begin("plan_keep_note", note="remember", file=str(served.home / "notes.txt"))
+    question = client.server_request()
+    answer = {name: True for name in question["params"]["requestedSchema"]["properties"]}
+    client.send({"jsonrpc": "2.0", "id": question["id"], "result": {"action": "accept", "content": answer}})
+    assert client.outcome(call)[0]["kind"] == "ran" and "remember" in (served.home / "notes.txt").read_text()
+
+
+def test_the_guide_names_every_tool_kind_and_version():
+    guide = (plan_client.ROOT / "docs" / "plan-server.md").read_text(encoding="utf-8")
+    kinds = {
+        each.kind for each in vars(errors).values() if isinstance(each, type) and issubclass(each, errors.PlanError)
+    }
+    for word in [*mcp_surface.STATIC, *kinds, "ran", "exit_error", "cancelled", *mcp_server.LEGACY_VERSIONS, MODERN]:
+        assert f"`{word}`" in guide or word in (*mcp_server.LEGACY_VERSIONS, MODERN) and word in guide, word

@@ -13,9 +13,13 @@ FORMS = {"elicitation": {}}
 def ask_plan(served, identifier="p", schema=GO, before=(), **given):
     """Write a plan that asks, and falls back to its default when nobody answers."""
     given = {"when_unanswered": "default", "default": {"go": False}, **given}
-    served.plan(identifier, *before, ("q", "ask", {"prompt": "Go on with {{input.what}}?", "output_schema": schema, **given}),
-                output={"answer": "{{q}}"},
-                input_schema={"type": "object", "properties": {"what": {"type": "string", "default": "it"}}})
+    served.plan(
+        identifier,
+        *before,
+        ("q", "ask", {"prompt": "Go on with {{input.what}}?", "output_schema": schema, **given}),
+        output={"answer": "{{q}}"},
+        input_schema={"type": "object", "properties": {"what": {"type": "string", "default": "it"}}},
+    )
 
 
 def strict_plan(served):
@@ -245,8 +249,16 @@ def test_an_answer_after_the_time_is_none(served):
 
 def altered(state):
     version, payload, mac = state.split(".")
-    return [f"{version}.{payload[:-2]}AA.{mac}", f"{version}.{payload}.{mac[:-2]}AA", f"v2.{payload}.{mac}", payload, "",
-            "x" * 100000, "v1.\ud800.\ud800", "v1.é.é"]
+    return [
+        f"{version}.{payload[:-2]}AA.{mac}",
+        f"{version}.{payload}.{mac[:-2]}AA",
+        f"v2.{payload}.{mac}",
+        payload,
+        "",
+        "x" * 100000,
+        "v1.\ud800.\ud800",
+        "v1.é.é",
+    ]
 
 
 def test_a_state_that_is_not_ours_is_refused(served):
@@ -273,7 +285,9 @@ def test_an_answer_is_given_to_the_plan_it_was_asked_for(served):
     client = served.connect(version=MODERN, capabilities=FORMS)
     key, _, state = suspended(served, client)
     ask_plan(served, before=[reshape("more", 1)])
-    body, is_error = client.outcome(again(client, "plan_p", state, {key: {"action": "accept", "content": {"go": True}}}))
+    body, is_error = client.outcome(
+        again(client, "plan_p", state, {key: {"action": "accept", "content": {"go": True}}})
+    )
     assert body["kind"] == "refused" and "its plan was changed" in body["error"] and is_error
 
 
@@ -295,7 +309,12 @@ def test_without_records_nobody_can_be_asked_later(served):
 def test_responses_to_nothing_are_ignored(served):
     ask_plan(served)
     client = served.connect(capabilities=FORMS)
-    for response in ({"id": "ask-1", "result": {}}, {"id": 1, "result": {}}, {"id": None, "error": {}}, {"id": "x", "error": 1}):
+    for response in (
+        {"id": "ask-1", "result": {}},
+        {"id": 1, "result": {}},
+        {"id": None, "error": {}},
+        {"id": "x", "error": 1},
+    ):
         client.send({"jsonrpc": "2.0", **response})
     call = client.begin("plan_p")
     question = client.server_request()

@@ -25,18 +25,26 @@ def test_who_can_be_asked(capabilities, expected):
     assert mcp_questions.can_ask(capabilities) is expected
 
 
-@pytest.mark.parametrize("rule, expected", [
-    ({"type": "string", "title": "T", "minLength": 1, "pattern": "x", "format": "email"},
-     {"type": "string", "title": "T", "minLength": 1, "format": "email"}),
-    ({"type": "string", "format": "ipv4", "description": 5}, {"type": "string"}),
-    ({"type": "integer", "minimum": 0, "exclusiveMaximum": 9, "default": 3}, {"type": "integer", "minimum": 0, "default": 3}),
-    ({"type": "number", "maximum": 1.5, "default": True}, {"type": "number", "maximum": 1.5}),
-    ({"type": "boolean", "default": False}, {"type": "boolean", "default": False}),
-    ({"enum": ["a", "b"], "default": "a"}, {"type": "string", "enum": ["a", "b"], "default": "a"}),
-    ({"enum": [1, 2]}, None),
-    ({"enum": ["a", None]}, None),
-    ({"type": "array"}, None),
-])
+@pytest.mark.parametrize(
+    "rule, expected",
+    [
+        (
+            {"type": "string", "title": "T", "minLength": 1, "pattern": "x", "format": "email"},
+            {"type": "string", "title": "T", "minLength": 1, "format": "email"},
+        ),
+        ({"type": "string", "format": "ipv4", "description": 5}, {"type": "string"}),
+        (
+            {"type": "integer", "minimum": 0, "exclusiveMaximum": 9, "default": 3},
+            {"type": "integer", "minimum": 0, "default": 3},
+        ),
+        ({"type": "number", "maximum": 1.5, "default": True}, {"type": "number", "maximum": 1.5}),
+        ({"type": "boolean", "default": False}, {"type": "boolean", "default": False}),
+        ({"enum": ["a", "b"], "default": "a"}, {"type": "string", "enum": ["a", "b"], "default": "a"}),
+        ({"enum": [1, 2]}, None),
+        ({"enum": ["a", None]}, None),
+        ({"type": "array"}, None),
+    ],
+)
 def test_fields(rule, expected):
     form = mcp_questions.form({"properties": {"x": rule}, "required": ["x", "y"]})
     whole = {"type": "object", "properties": {"x": expected}, "required": ["x"]}

@@ -16,46 +16,55 @@ def errors(client):
     return [(m.get("id"), m["error"]["code"]) for m in client.all(lambda m: isinstance(m, dict) and "error" in m)]
 
 
-@pytest.mark.parametrize("line, expected", [
-    (b"", []),
-    (b"   ", []),
-    (b"\r", []),
-    (b"42", [(None, -32600)]),
-    (b'"x"', [(None, -32600)]),
-    (b"null", [(None, -32600)]),
-    (b"hello", [(None, -32700)]),
-    (b'{"jsonrpc":"2.0","id":1', [(None, -32700)]),
-    (b"\xff\xfe\x00", [(None, -32700)]),
-    (b'{"jsonrpc":"2.0","id":5,"method":"ping","x":' + b"9" * 5000 + b"}", [(5, -32700)]),
-    (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":NaN}}', [(5, -32700)]),
-    (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":1e400}}', [(5, -32700)]),
-    (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":' + DEEP + b"}}", [(5, -32700)]),
-    (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', [(None, -32600)]),
-    (b'{"jsonrpc":"2.0","id":true,"method":"tools/list"}', [(None, -32600)]),
-    (b'{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}', [(None, -32600)]),
-    (b'{"jsonrpc":"1.0","id":6,"method":"ping"}', [(6, -32600)]),
-    (b'{"id":6,"method":"ping"}', [(6, -32600)]),
-    (b'{"jsonrpc":"2.0","id":6}', [(6, -32600)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":5}', [(6, -32600)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"ping","params":"x"}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"ping","params":[1]}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"nope"}', [(6, -32601)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"tools/call"}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":{}}}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"graph_plan_list","arguments":"x"}}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"initialize"}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"initialize","params":{"protocolVersion":1,"capabilities":{}}}', [(6, -32602)]),
-    (b'{"jsonrpc":"2.0","method":"notifications/whatever"}', []),
-    (b'{"jsonrpc":"2.0","method":"notifications/initialized","params":[]}', []),
-    (b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"graph_plan_list"}}', []),
-    (b'{"jsonrpc":"2.0","id":99,"result":{}}', []),
-    (b'{"jsonrpc":"2.0","id":99,"error":{}}', []),
-    (b"[]", [(None, -32600)]),
-    (b"[1]", [(None, -32600)]),
-    (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', [(None, -32600)]),
-    (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":6,"method":"nope"}', [(6, -32601)]),
-    (b'{"jsonrpc":"2.0","id":6,"method":"nope"}\r', [(6, -32601)]),
-])
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (b"", []),
+        (b"   ", []),
+        (b"\r", []),
+        (b"42", [(None, -32600)]),
+        (b'"x"', [(None, -32600)]),
+        (b"null", [(None, -32600)]),
+        (b"hello", [(None, -32700)]),
+        (b'{"jsonrpc":"2.0","id":1', [(None, -32700)]),
+        (b"\xff\xfe\x00", [(None, -32700)]),
+        (b'{"jsonrpc":"2.0","id":5,"method":"ping","x":' + b"9" * 5000 + b"}", [(5, -32700)]),
+        (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":NaN}}', [(5, -32700)]),
+        (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":1e400}}', [(5, -32700)]),
+        (b'{"jsonrpc":"2.0","id":5,"method":"ping","params":{"x":' + DEEP + b"}}", [(5, -32700)]),
+        (b'{"jsonrpc":"2.0","id":null,"method":"tools/list"}', [(None, -32600)]),
+        (b'{"jsonrpc":"2.0","id":true,"method":"tools/list"}', [(None, -32600)]),
+        (b'{"jsonrpc":"2.0","id":{"a":1},"method":"tools/list"}', [(None, -32600)]),
+        (b'{"jsonrpc":"1.0","id":6,"method":"ping"}', [(6, -32600)]),
+        (b'{"id":6,"method":"ping"}', [(6, -32600)]),
+        (b'{"jsonrpc":"2.0","id":6}', [(6, -32600)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":5}', [(6, -32600)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":"ping","params":"x"}', [(6, -32602)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":"ping","params":[1]}', [(6, -32602)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":"nope"}', [(6, -32601)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":"tools/call"}', [(6, -32602)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":{}}}', [(6, -32602)]),
+        (
+            b'{"jsonrpc":"2.0","id":6,"method":"tools/call","params":{"name":"graph_plan_list","arguments":"x"}}',
+            [(6, -32602)],
+        ),
+        (b'{"jsonrpc":"2.0","id":6,"method":"initialize"}', [(6, -32602)]),
+        (
+            b'{"jsonrpc":"2.0","id":6,"method":"initialize","params":{"protocolVersion":1,"capabilities":{}}}',
+            [(6, -32602)],
+        ),
+        (b'{"jsonrpc":"2.0","method":"notifications/whatever"}', []),
+        (b'{"jsonrpc":"2.0","method":"notifications/initialized","params":[]}', []),
+        (b'{"jsonrpc":"2.0","method":"tools/call","params":{"name":"graph_plan_list"}}', []),
+        (b'{"jsonrpc":"2.0","id":99,"result":{}}', []),
+        (b'{"jsonrpc":"2.0","id":99,"error":{}}', []),
+        (b"[]", [(None, -32600)]),
+        (b"[1]", [(None, -32600)]),
+        (b'[{"jsonrpc":"2.0","id":1,"method":"ping"}]', [(None, -32600)]),
+        (b'\xef\xbb\xbf{"jsonrpc":"2.0","id":6,"method":"nope"}', [(6, -32601)]),
+        (b'{"jsonrpc":"2.0","id":6,"method":"nope"}\r', [(6, -32601)]),
+    ],
+)
 def test_odd_lines(served, line, expected):
     client = served.connect()
     client.send(line + b"\n" + PING)
@@ -67,8 +76,20 @@ def test_odd_lines(served, line, expected):
     assert len(client.messages) == 3 + len(expected)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "9007199254740993", "123456789012345678901234567890", '""', '"\\u00e9 \\ud83d\\ude42"',
-                                  '"1"', '"' + "x" * 10000 + '"', "1.0"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0",
+        "-1",
+        "9007199254740993",
+        "123456789012345678901234567890",
+        '""',
+        '"\\u00e9 \\ud83d\\ude42"',
+        '"1"',
+        '"' + "x" * 10000 + '"',
+        "1.0",
+    ],
+)
 def test_an_id_comes_back_as_it_was_sent(served, text):
     client = served.connect()
     for method in ("ping", "tools/list", "nope"):
@@ -92,10 +113,14 @@ def test_an_id_in_use_is_refused_and_the_first_call_answered(served):
 
 def test_a_batch_in_the_version_that_has_them(served):
     client = served.connect(version="2025-03-26")
-    parts = [{"jsonrpc": "2.0", "id": 11, "method": "ping"}, {"jsonrpc": "2.0", "method": "notifications/x"},
-             {"jsonrpc": "2.0", "id": 12, "method": "tools/call", "params": {"name": "graph_plan_list", "arguments": {}}},
-             {"jsonrpc": "2.0", "id": 13, "method": "nope"}, 7,
-             {"jsonrpc": "2.0", "id": 14, "method": "initialize", "params": {}}]
+    parts = [
+        {"jsonrpc": "2.0", "id": 11, "method": "ping"},
+        {"jsonrpc": "2.0", "method": "notifications/x"},
+        {"jsonrpc": "2.0", "id": 12, "method": "tools/call", "params": {"name": "graph_plan_list", "arguments": {}}},
+        {"jsonrpc": "2.0", "id": 13, "method": "nope"},
+        7,
+        {"jsonrpc": "2.0", "id": 14, "method": "initialize", "params": {}},
+    ]
     client.send(parts)
     answers = client.find(lambda m: isinstance(m, list), "the array of answers")
     assert sorted(str(part.get("id")) for part in answers) == ["11", "12", "13", "14", "None"]
@@ -111,7 +136,10 @@ def test_surrogates_and_odd_characters_go_round(served):
     client = served.connect()
     text = "tab\t \u2028 \u0085 \u0000 \U0001f642 é"
     assert client.call("plan_p", **{text: text})[0]["output"] == {"a": {text: text}}
-    client.send(b'{"jsonrpc":"2.0","id":"s","method":"tools/call","params":{"name":"plan_p","arguments":{"\\ud800":"\\udfff"}}}\n')
+    client.send(
+        b'{"jsonrpc":"2.0","id":"s","method":"tools/call",'
+        b'"params":{"name":"plan_p","arguments":{"\\ud800":"\\udfff"}}}\n'
+    )
     body, is_error = client.outcome("s")
     assert body["output"] == {"a": {"\ufffd": "\ufffd"}} and not is_error
     for name in ("\ud800", "plan_\ud800", "graph_\ud800"):

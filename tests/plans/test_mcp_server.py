@@ -12,9 +12,9 @@ from plan_client import KEY, MODERN, reshape
 
 LEGACY = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25"]
 STATIC = (
-    "graph_plan_list graph_plan_show graph_plan_validate graph_plan_new graph_plan_draft graph_plan_set graph_plan_unset"
-    " graph_plan_step_add graph_plan_step_update graph_plan_step_rename graph_plan_step_rm graph_tools_list"
-    " graph_tools_show graph_tools_test graph_run_list graph_run_show graph_run_cancel"
+    "graph_plan_list graph_plan_show graph_plan_validate graph_plan_new graph_plan_draft graph_plan_set"
+    " graph_plan_unset graph_plan_step_add graph_plan_step_update graph_plan_step_rename graph_plan_step_rm"
+    " graph_tools_list graph_tools_show graph_tools_test graph_run_list graph_run_show graph_run_cancel"
 ).split()
 
 
@@ -202,7 +202,9 @@ def test_an_edit_is_announced_when_it_changes_the_list(served):
     client.tools()
     client.call("graph_plan_new", identifier="fresh")
     assert client.all(lambda m: m.get("method") == "notifications/tools/list_changed") == []  # no steps, not served
-    assert client.call("graph_plan_step_add", target="fresh", id="a", tool="builtin__reshape", input={"shape": 1})[0]["ok"]
+    assert client.call("graph_plan_step_add", target="fresh", id="a", tool="builtin__reshape", input={"shape": 1})[0][
+        "ok"
+    ]
     client.notification("notifications/tools/list_changed")
     assert "plan_fresh" in client.tools()
     assert client.finish() == 0
@@ -219,8 +221,9 @@ def test_a_file_that_changes_on_disk_is_announced(served):
 def test_a_modern_client_hears_of_changes_on_its_subscription(served):
     client = served.connect(version=MODERN)
     client.tools()
-    listen = client.start("subscriptions/listen", {"notifications": {"toolsListChanged": True, "promptsListChanged": True}},
-                          id="L1")
+    listen = client.start(
+        "subscriptions/listen", {"notifications": {"toolsListChanged": True, "promptsListChanged": True}}, id="L1"
+    )
     told = client.notification("notifications/subscriptions/acknowledged")["params"]
     assert told == {"notifications": {"toolsListChanged": True}, "_meta": {KEY + "subscriptionId": listen}}
     greet(served)
