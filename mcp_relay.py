@@ -1818,13 +1818,18 @@ class Keepsakes:
 class History:
     """The newest chunks of both directions and of stderr, in the order in which they were read, and the keepsakes.
 
-    Bounded by HISTORY_BYTES while it grows, by HISTORY_FRAMES when it is replayed. Chunks are kept and dropped whole
-    and unread, so remembering costs next to nothing. Pure; used under the relay's lock.
+    Bounded by HISTORY_BYTES and HISTORY_FRAMES, where frames are estimated from the beginning of a chunk while it
+    grows and counted when it is replayed. Chunks are kept and dropped whole and unread, so remembering costs next to
+    nothing; what is kept of a stream of small frames stays in the processor's cache. Pure; used under the relay's lock.
     """
 
+    #: bytes of a chunk from which its frames are estimated
+    _SAMPLE = 2048
+
     def __init__(self):
+        #: (serial, direction, seconds, chunk, estimated frames)
         self._chunks = collections.deque()
-        self._bytes = 0
+        self._bytes = self._frames = 0
         self._serial = 0
         self._keepsakes = Keepsakes()
         #: bytes that are gone
@@ -1838,14 +1843,17 @@ class History:
         chunk = bytes(memoryview(chunk)) if len(chunk) < READ_BYTES else chunk
         self._serial += 1
         self._keepsakes.look(self._serial, direction, chunk, now)
-        self._chunks.append((self._serial, direction, now, chunk))
+        frames = chunk.count(b"\n", 0, self._SAMPLE) * max(len(chunk) // self._SAMPLE, 1)
+        self._chunks.append((self._serial, direction, now, chunk, frames))
         self._bytes += len(chunk)
-        while self._bytes > HISTORY_BYTES and len(self._chunks) > 1:
+        self._frames += frames
+        while (self._bytes > HISTORY_BYTES or self._frames > HISTORY_FRAMES) and len(self._chunks) > 1:
             self._drop()
 
     def _drop(self):
-        _, direction, _, chunk = self._chunks.popleft()
+        _, direction, _, chunk, frames = self._chunks.popleft()
         self._bytes -= len(chunk)
+        self._frames -= frames
         self._dropped += len(chunk)
         (self._cut.discard if chunk.endswith(b"\n") else self._cut.add)(direction)
 
@@ -1855,14 +1863,14 @@ class History:
         keepsakes: (direction, seconds, frame) from before the gap. chunks: (direction, seconds, bytes), where after a
         gap each direction begins at a frame. dropped: how many bytes are missing between the two.
         """
-        spare = sum(chunk.count(b"\n") for _, _, _, chunk in self._chunks) - HISTORY_FRAMES
+        spare = sum(each[3].count(b"\n") for each in self._chunks) - HISTORY_FRAMES
         while spare > 0 and len(self._chunks) > 1:
             spare -= self._chunks[0][3].count(b"\n")
             self._drop()
         oldest = self._chunks[0][0] if self._chunks else self._serial + 1
         kept = [each[1:] for each in self._keepsakes.frames if each[0] < oldest]
         cut, chunks = set(self._cut), []
-        for _, direction, now, chunk in self._chunks:
+        for _, direction, now, chunk, _ in self._chunks:
             if direction in cut and direction != STDERR:
                 _, newline, chunk = chunk.partition(b"\n")
                 if newline:
@@ -5998,7 +6006,7 @@ main[data-view=table] #graph, main[data-view=graph] #tablebox, main:not([data-vi
 #overview .zoom button { min-width: 26px; }
 #table { flex: 1; overflow: auto; position: relative; outline: none; font: 12px/24px var(--mono); }
 .row { display: grid; grid-template-columns: 54px 76px 78px 54px minmax(96px, 172px) minmax(110px,
-  1.5fr) 112px 70px minmax(90px, 1.2fr) 68px; column-gap: 10px; padding: 0 14px 0 6px; height: 24px; min-width: 900px;
+  1.5fr) 122px 70px minmax(90px, 1.2fr) 68px; column-gap: 10px; padding: 0 14px 0 6px; height: 24px; min-width: 900px;
   border-bottom: 1px solid var(--line-soft); cursor: default; }
 .row > * { overflow: hidden; text-overflow: ellipsis; white-space: pre; }
 .row > :nth-child(1) { grid-column: 1; } .row > :nth-child(2) { grid-column: 2; }
@@ -6030,7 +6038,7 @@ main[data-view=table] #graph, main[data-view=graph] #tablebox, main:not([data-vi
   background: repeating-linear-gradient(135deg, var(--hold-line) 0 2px, transparent 2px 5px); }
 .bars i.is-err { background: var(--err); } .bars i.tick { top: 9px; height: 6px; width: 2px; background: var(--faint); }
 @container (max-width: 900px) {
-  .row { grid-template-columns: 52px 64px 66px 40px minmax(80px, 150px) minmax(96px, 1.4fr) 104px 58px minmax(84px,
+  .row { grid-template-columns: 52px 64px 66px 40px minmax(80px, 150px) minmax(96px, 1.4fr) 118px 58px minmax(84px,
     1fr) 0; column-gap: 8px; padding-right: 4px; min-width: 660px; } #rows { min-width: 660px; }
   .row > :nth-child(10) { visibility: hidden; }
 }
@@ -9471,7 +9479,7 @@ function start() {
   fillHelp();
   wire();
   setInterval(tick, TICK_MS);
-  setInterval(() => touch('runs'), 15000);      // ages in the list
+  setInterval(() => touch('runs'), 5000);      // ages in the list
   const recorded = document.getElementById('recorded-run');
   readHash(!!recorded);
   if (!recorded && !state.token) { lock('missing'); return; }
