@@ -14,6 +14,7 @@ The modules form rows, and a module imports only from rows above its own (tests/
     5b workspace                             one configuration with everything it names, put together
     6  drafting terminal                     plans written by a model, progress and questions on a terminal
        mcp_surface mcp_questions             what the plan server offers and how it asks, as values
+       mcp_streams                           its lines, requests and threads
     6b mcp_calls, on top of it mcp_server    what its tools do, and the server itself
     7  commands, on top of it cli, __main__
 """

@@ -19,7 +19,7 @@ ROWS = [
     "execution control authoring drawing mcp_links",
     "wire mcp_client user_tools builtins models",
     "workspace",
-    "drafting terminal mcp_surface mcp_questions",
+    "drafting terminal mcp_surface mcp_questions mcp_streams",
     "mcp_calls",
     "mcp_server",
     "commands",
