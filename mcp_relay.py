@@ -1449,7 +1449,7 @@ class Hold:
         """Return the fields of hold.opened."""
         instance, passage = self.passage.instance, self.passage
         event = {"hold": self.name, "node": instance.node, "kind": instance.kind, "name": instance.title,
-                 "instance": instance.name, "point": passage.point, "direction": passage.direction,
+                 "instance": instance.name, "point": passage.point, "direction": instance.direction,
                  "method": instance.message.method, "id": id_text(instance.message), "since": since_ms,
                  "reason": self.reason, "editable": self.editable}
         if self.loop:
@@ -2943,7 +2943,8 @@ class Relay:
         self.mode = "run"
         self._holds = {}
         self._released = collections.OrderedDict()
-        self._hold_count = 0
+        #: holds so far, and those among them whose release has not been carried out yet
+        self._hold_count = self._unsettled = 0
         # the end
         self._notes = queue.SimpleQueue()
         self._told = set()
@@ -3054,8 +3055,8 @@ class Relay:
         elif what == "lane ended" and not self._child_runs():
             self._linger_at = None
         elif what == "lane ended":  # the server closed its stdout: the host must see that at once
-            self.to_client.outlet.close()
             self._begin_end(now, "server gone")
+            self._close_client()
         elif what == "host gone":
             self._begin_end(now, "host gone")
             self._leave_server()
@@ -3132,7 +3133,7 @@ class Relay:
         """Bring everything to its end and say what went wrong."""
         until = time.monotonic() + STDERR_PATIENCE_S if self._quit_at is None else self._quit_at + LINGER_S
         self._mask_decided.set()
-        self.to_client.outlet.close()
+        self._close_client()
         if self.child:
             self.child.end_family()
             seen = None
@@ -3313,6 +3314,7 @@ class Relay:
     def _open_hold(self, lane, passage, reason, loop, now):
         """Stop a frame. The lock is held."""
         self._hold_count += 1
+        self._unsettled += 1
         hold = Hold("%s-h%d" % (self.run, self._hold_count), passage, reason, loop, now)
         self._holds[hold.name] = hold
         lane.hold = hold
@@ -3399,7 +3401,16 @@ class Relay:
         self.wake_reporter()
         if reply is not None:
             (self.to_server if lane is self.to_client else self.to_client).outlet.post(reply)
+        with self.lock:
+            self._unsettled -= 1
+            self.changed.notify_all()
         return frame
+
+    def _close_client(self):
+        """Close our stdout, after what the last releases have to say to the host."""
+        with self.lock:
+            self.changed.wait_for(lambda: not self._unsettled, LINGER_S)
+        self.to_client.outlet.close()
 
     def _announce(self, hold):
         self.mirror.say(
