@@ -94,6 +94,8 @@ LINGER_S = 0.5
 END_S = 3.5
 #: Seconds without progress after which a host that does not read our last stderr lines is left alone.
 STDERR_PATIENCE_S = 10.0
+#: Seconds that a line of ours waits for the end of the server's line on stderr.
+OURS_WAIT_S = 0.25
 #: Seconds that --wait-for-attach holds the first frame, and that a failure waits to be put on record (seed).
 ATTACH_WAIT_S = 3.0
 FAILURE_WAIT_S = 1.0
@@ -2350,7 +2352,8 @@ class Mirror:
     """Our stderr: the server's bytes as they come, and our own lines, written by a thread of its own.
 
     `_changed` guards the buffer. Nobody who writes here ever waits: a host that does not read costs memory up to
-    STDERR_BUFFER_BYTES, then bytes are dropped and counted.
+    STDERR_BUFFER_BYTES, then bytes are dropped and counted. A line of ours waits for the end of the server's line, for
+    OURS_WAIT_S at most, so that it does not stand in the middle of it.
     """
 
     def __init__(self, fd=2):
@@ -2360,6 +2363,8 @@ class Mirror:
         self._size = 0
         self._dropped = 0
         self._at_line_start = True
+        #: lines of ours that wait, and the monotonic seconds at which the first of them came
+        self._ours, self._ours_since = [], 0.0
         self._written = 0
         self._is_busy = False
         start_thread("relay.stderr.write", self._write_loop)
@@ -2370,19 +2375,33 @@ class Mirror:
             if self._size + len(data) > STDERR_BUFFER_BYTES:
                 self._dropped += len(data)
                 return
-            self._append(data)
+            head, newline, tail = data.rpartition(b"\n") if self._ours else (data, b"", b"")
+            self._append(head + newline)
+            if newline:
+                self._append_ours()
+                self._append(tail)
 
     def say(self, text):
         """Write one line of our own; text may hold newlines of ours."""
         with self._changed:
-            start = "" if self._at_line_start else "\n"
-            self._append((start + "mcp_relay: " + text + "\n").encode("utf-8", "backslashreplace"))
+            if not self._ours:
+                self._ours_since = time.monotonic()
+            self._ours.append(("mcp_relay: " + text + "\n").encode("utf-8", "backslashreplace"))
+            if self._at_line_start:
+                self._append_ours()
+            self._changed.notify_all()
 
     def _append(self, data):
-        self._buffer.append(data)
-        self._size += len(data)
-        self._at_line_start = data[-1:] == b"\n"
-        self._changed.notify_all()
+        if data:
+            self._buffer.append(data)
+            self._size += len(data)
+            self._at_line_start = data[-1:] == b"\n"
+            self._changed.notify_all()
+
+    def _append_ours(self):
+        """Let our lines go, behind a newline of our own if the server's line has none yet."""
+        ours, self._ours = self._ours, []
+        self._append((b"" if self._at_line_start else b"\n") + b"".join(ours))
 
     def _write_loop(self):
         while True:
@@ -2390,7 +2409,11 @@ class Mirror:
                 self._is_busy = False
                 self._changed.notify_all()
                 while not self._buffer:
-                    self._changed.wait()
+                    wait_s = self._ours_since + OURS_WAIT_S - time.monotonic() if self._ours else None
+                    if wait_s is not None and wait_s <= 0:
+                        self._append_ours()
+                    else:
+                        self._changed.wait(wait_s)
                 data = b"".join(self._buffer)
                 self._buffer.clear()
                 self._is_busy = True
@@ -2418,6 +2441,8 @@ class Mirror:
         """Wait until all is written, no byte moved for patience_s, or the monotonic time `until` is reached."""
         last, moved = self._written, time.monotonic()
         with self._changed:
+            if self._ours:
+                self._append_ours()
             while self._buffer or self._is_busy:
                 now = time.monotonic()
                 if self._written != last:
