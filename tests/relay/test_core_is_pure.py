@@ -76,7 +76,7 @@ def test_no_text_is_run_and_no_shell_is_started():
         assert getattr(call.func, "id", "") not in ("eval", "exec", "compile", "__import__"), call.lineno
         assert getattr(call.func, "attr", "") not in ("system", "popen", "getoutput"), call.lineno
         shell = [keyword.value for keyword in call.keywords if keyword.arg == "shell"]
-        assert not [value for value in shell if not (isinstance(value, ast.Constant) and value.value is False)], call.lineno
+        assert all(isinstance(value, ast.Constant) and value.value is False for value in shell), call.lineno
 
 
 def test_only_the_standard_library_is_imported():
