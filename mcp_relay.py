@@ -2718,8 +2718,8 @@ def read_hub_file(home, port):
 class Reporter:
     """Keep one connection to the hub and speak on it; one thread, which owns the socket.
 
-    Sends the session's events as JSON lines (arrays of events), takes releases, breakpoints and mode. Every failure means a lost
-    debugger: the relay releases what is held and goes on as a pipe. Never raises into the lanes.
+    Sends the session's events as JSON lines (arrays of events), takes releases, breakpoints and mode. Every failure
+    means a lost debugger: the relay releases what is held and goes on as a pipe. Never raises into the lanes.
     """
 
     def __init__(self, relay, home, port):
@@ -4761,7 +4761,7 @@ def handler_class(hub):
             if self.command != "HEAD":
                 self.wfile.write(data)
 
-        # -- the page, and streams of both kinds --------------------------------------------------------------------------------
+        # -- the page, and streams of both kinds ------------------------------------------------------------------
 
         def serve_page(self, request):
             """Send the page; it holds no token and no data."""
@@ -4848,7 +4848,7 @@ def handler_class(hub):
 
 
 def start_server(hub, port):
-    """Listen on 127.0.0.1 and serve in threads of their own; return the server. Errors: OSError if the port is taken."""
+    """Listen on 127.0.0.1 and serve in threads of their own; return the server. Errors: OSError for a taken port."""
     import http.server
     import socketserver
 
@@ -5766,8 +5766,8 @@ def run_relay(words):
     if options.serve and options.report:
         try:
             debugger = Debugger(options.port, options.home, os.path.join(options.home, "runs-%d.db" % options.port))
-            mirror.say("the debugger is at http://127.0.0.1:%d/; `mcp_relay.py serve%s` prints its address with the token"
-                       % (options.port, port_words(options.port)))
+            mirror.say("the debugger is at http://127.0.0.1:%d/; `mcp_relay.py serve%s` prints its address with the "
+                       "token" % (options.port, port_words(options.port)))
         except RelayError as error:
             if hub_health(options.port) is None:
                 mirror.say("%s; the session goes on without a debugger" % error)
