@@ -43,14 +43,18 @@ def need_node(package):
     )
 
 
+def need_client(client, mode):
+    """Skip what this client cannot do, or where it is not installed."""
+    if client != "python":
+        return need_node("client")
+    support.need(PYTHON_LINE, "the official client `mcp` is not installed; tox installs it")
+    if (PYTHON_LINE, mode) == ("1", "auto"):
+        pytest.skip("line 1.x of the official client has no 2026-07-28")
+
+
 def drive(served, client, mode, steps, *, capable=True, command=None):
     """Run one client through the steps; return its answers."""
-    if client != "python":
-        need_node("client")
-    else:
-        support.need(PYTHON_LINE, "the official client `mcp` is not installed; tox installs it")
-        if (PYTHON_LINE, mode) == ("1", "auto"):
-            pytest.skip("line 1.x of the official client has no 2026-07-28")
+    need_client(client, mode)
     task = {"command": command or plan_client.command(served.folder), "env": plan_client.environment(served.home),
             "mode": mode, "capable": capable, "steps": steps}
     done = subprocess.run(CLIENTS[client], input=json.dumps(task).encode(), capture_output=True,
@@ -93,6 +97,7 @@ def test_a_plan_is_built_and_used(client, mode, served):
 
 @each_client
 def test_progress_is_followed(client, mode, served):
+    need_client(client, mode)
     gate = served.gate("gate")
     served.plan("p", plan_client.reshape("a", 1), {"id": "b", "tool": "user__gate", "input": {}, "after": ["a"]})
     opener = threading.Thread(target=lambda: (gate.await_start(), gate.let_pass()))
