@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .errors import DocumentError, InvalidPlan, PlanError, Problem, UnknownPlan
-from .errors import did_you_mean, nearest, pointer, shorten, type_name
+from .errors import did_you_mean, pointer, shorten, type_name
 
 #: The steps the executor evaluates itself, in the order they are listed.
 CONTROL_STEPS = ("agent", "ask", "exit", "decide", "filter", "map", "reduce")
