@@ -54,6 +54,8 @@ LISTENS_MAX = 100
 #: Bytes that may wait for a client which does not read before progress is left out; see mcp_streams.OUT_BYTES.
 PROGRESS_BYTES = 1024 * 1024
 LOG_BYTES = 256 * 1024
+#: Seconds that lines for stderr are gathered: people do not notice, and a short call writes seven of them.
+LOG_GATHER_S = 0.05
 #: Seconds between two looks at the files while a client is connected.
 WATCH_S = 1.0
 #: Seconds that calls may go on after the end of stdin. A host that wants us gone earlier sends SIGTERM (2 s later).
@@ -81,7 +83,7 @@ def serve(directory=None, *, environ=None):
     """
     environ = os.environ if environ is None else environ
     incoming, outgoing = _take_stdio()
-    log = Outbox(2, "mcp.log")
+    log = Outbox(2, "mcp.log", LOG_GATHER_S)
     out = Outbox(outgoing, "mcp.write")
     server = Server(_absolute(directory), environ, out, log)
     ends, end = os.pipe()

@@ -29,8 +29,10 @@ class Outbox:
     `wait_for_room` for what may not. on_gone is called once when the reader is gone; lines are then dropped.
     """
 
-    def __init__(self, descriptor, name):
+    def __init__(self, descriptor, name, gather_s=0.0):
         self.descriptor = descriptor
+        #: Seconds that a line may wait for others to be written with it; every write costs a turn of the interpreter.
+        self.gather_s = gather_s
         self.on_gone = lambda: None
         self.is_gone = False
         #: Bytes that are not yet written.
@@ -48,7 +50,8 @@ class Outbox:
             if not self.is_gone and not self._is_closed:
                 self._lines.append(line)
                 self.pending += len(line)
-                self._changed.notify_all()
+                if len(self._lines) == 1:  # the writer only waits when there is none
+                    self._changed.notify_all()
 
     def wait_for_room(self, limit=OUT_BYTES):
         """Wait until less than `limit` bytes are pending, or nobody reads them any more."""
@@ -68,6 +71,8 @@ class Outbox:
                 self._changed.wait_for(lambda: self._lines or self._is_closed)
                 if not self._lines:
                     return
+                if self.gather_s:
+                    self._changed.wait_for(lambda: self._is_closed, self.gather_s)
                 data = b"".join(self._lines) if len(self._lines) > 1 else self._lines[0]
                 self._lines.clear()
             try:
