@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Measure the unattached relay against the least a relay in Python can do, and judge it by its goals.
 
-    python3 bench/relay.py [small big latency start memory linear growth] [--json] [--rounds N] [--relay FILE]
+    python3 bench/relay.py [small big latency start memory cached linear growth] [--json] [--rounds N] [--relay FILE]
 
 Each piece runs the relay and the pump (bench/pump.py) alternately in front of an echo, in this same Python, and
 compares medians. A table goes to stdout; the exit code is 1 when a goal is missed. Close other programs first: two
 busy cores decide. `memory` and `growth` read /proc, so they are left out where there is none.
 """
 import argparse
+import compileall
 import json
 import os
 import pathlib
@@ -169,6 +170,21 @@ def memory(bench):
     return rows
 
 
+def cached(bench):
+    """Start and memory of the relay as an imported module: `mcp-relay`, `python3 -m mcp_relay`.
+
+    Python keeps the bytecode of a module and compiles a script anew at every start, which is what the difference to
+    `start` and `memory` shows.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        shutil.copy(bench.relay[1], os.path.join(folder, "mcp_relay.py"))
+        compileall.compile_dir(folder, quiet=1)
+        code = "import sys; sys.path.insert(0, %r); import mcp_relay; mcp_relay.main()" % folder
+        module = Bench([sys.executable, "-c", code] + bench.relay[2:], bench.pump, bench.rounds)
+        rows = start(module) + memory(module)[:1]
+    return [("as a module: " + row[0],) + row[1:] for row in rows]
+
+
 def linear(bench):
     """A frame four times as long may take four times as long, and a quarter more for noise."""
     quarter, whole = 25 * 10**6, 100 * 10**6
@@ -201,7 +217,7 @@ def growth(bench):
     return [("growth over 200,000 frames", relay, pump, "MiB", relay, "at most", 1.0)]
 
 
-PIECES = {piece.__name__: piece for piece in (small, big, latency, start, memory, linear, growth)}
+PIECES = {piece.__name__: piece for piece in (small, big, latency, start, memory, cached, linear, growth)}
 
 
 def holds(value, relation, goal):
