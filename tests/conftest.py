@@ -3,12 +3,19 @@
 import itertools
 import os
 import shutil
+import signal
 import sys
 
 import pytest
 
 import hubs
 import support
+
+# A runner that was started in the background or under nohup ignores these, and every process that a test starts would
+# inherit that: the relay, too, leaves a signal ignored that it was started with as ignored.
+for name in ("SIGINT", "SIGHUP", "SIGTERM"):
+    if signal.getsignal(getattr(signal, name)) is signal.SIG_IGN:
+        signal.signal(getattr(signal, name), signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")
