@@ -307,10 +307,13 @@ def test_several_requests_on_one_connection(hub):
                                      ids=range(10))
 def test_garbage_on_the_port_harms_nobody(hub, garbage):
     with socket.create_connection(("127.0.0.1", hub.port), timeout=support.LIMIT_S) as connection:
-        connection.sendall(garbage)
-        connection.shutdown(socket.SHUT_WR)
-        while connection.recv(65536):
-            pass
+        try:
+            connection.sendall(garbage)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
+                pass
+        except OSError:
+            pass  # the hub hung up on it, which is one right answer to garbage
     assert hub.ask("GET", "/api/health").status == 200
     assert b"Traceback" not in hub.session.err
 
