@@ -416,7 +416,7 @@ def test_a_service_that_stays_busy_is_given_up(world, kind):
 @pytest.mark.parametrize("header, wait", [
     ("7", 7.0), ("0.1", 1.0), ("900", 30.0), ("nonsense", 1.0), ("nan", 1.0), ("-5", 1.0),
     (formatdate(time.time() + 3600, usegmt=True), 30.0),
-])
+], ids=["7", "0.1", "900", "nonsense", "nan", "-5", "an hour from here"])
 def test_retry_after_is_kept_to_within_reason(world, header, wait):
     one = world("openai", (429, "", {"Retry_After": header}), openai_answer("ok"))
     one.complete()
