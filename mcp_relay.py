@@ -27,6 +27,7 @@ Threads, what each blocks on, and who wakes it:
     relay.to_server.write, relay.to_client.write        its lane's queue, or a hold (releases, deadlines)
     relay.stderr.read, relay.stderr.write               the server's stderr; the mirror's buffer
     relay.child       the end of the server process     the operating system
+    relay.signals     select on the pipe of the signals the interpreter
     relay.reporter    select on the hub's socket and a wake pipe
     hub.accept, hub.request-N, hub.clock                sockets; one second
 """
@@ -2007,11 +2008,37 @@ class WakePipe:
             pass  # full, so the reader is awake anyway
 
     def clear(self):
-        """Forget all wakes so far."""
+        """Forget all wakes so far; return the bytes that they were."""
         try:
-            self._receive(4096)
+            return self._receive(4096)
         except OSError:
-            pass  # nothing was there
+            return b""  # nothing was there
+
+    def take_signals(self):
+        """Let the interpreter write the number of each signal here, the moment that it comes."""
+        signal.set_wakeup_fd(self._writer.fileno() if WINDOWS else self._writer, warn_on_full_buffer=False)
+
+
+def catch_signals(tell):
+    """Call tell(number) in a thread of its own for each SIGTERM, SIGINT and SIGHUP from now on.
+
+    A signal that comes just before the main thread blocks would not wake it: Python runs handlers between two of its
+    own steps. The wake-up descriptor is written at once, whatever any thread does. A signal that we were started with
+    as ignored (nohup) stays ignored.
+    """
+    pipe = WakePipe()
+
+    def listen():
+        while True:
+            select.select([pipe], [], [])
+            for number in pipe.clear():
+                tell(number)
+    for name in ("SIGTERM", "SIGINT", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda number, frame: None)
+    pipe.take_signals()
+    start_thread("relay.signals", listen)
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -2996,17 +3023,11 @@ class Relay:
         failure = self._start_child()
         if failure and not self.options.mask:
             return self._give_up(*failure)
-        for number in self._signals():
-            signal.signal(number, lambda number, frame: self.note("signal", number))
+        catch_signals(lambda number: self.note("signal", number))
         self._start_lanes(failure)
         while not self._is_over():
             self._handle(*self._next_note())
         return self._finish()
-
-    def _signals(self):
-        """Return the signals to forward; one that we were started with as ignored (nohup) stays ignored."""
-        numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGINT", "SIGHUP") if hasattr(signal, name)]
-        return [number for number in numbers if signal.getsignal(number) is not signal.SIG_IGN]
 
     def _start_child(self):
         """Start the server; return None, or (exit code, sentence) if it cannot be started."""
@@ -3055,13 +3076,13 @@ class Relay:
         self.to_client.start()
 
     def note(self, what, about=None):
-        """Tell the main thread that something happened; callable from any thread and from a signal handler."""
+        """Tell the main thread that something happened; callable from any thread."""
         self._notes.put((what, about))
 
     def _next_note(self):
         deadlines = [at for at in (self._term_at, self._kill_at, self._quit_at, self._linger_at) if at is not None]
         try:
-            wait_s = max(min(deadlines) - time.monotonic(), 0) if deadlines else (1.0 if WINDOWS else None)
+            wait_s = max(min(deadlines) - time.monotonic(), 0) if deadlines else None
             return self._notes.get(timeout=wait_s)
         except queue.Empty:
             return "time passed", None
@@ -5357,7 +5378,7 @@ def command_serve(words):
     parser.add_argument("--json", action="store_true", help="print one JSON line about the debugger, without its token")
     parser.add_argument("--page", metavar="FILE", help="serve this page instead of the built-in one, to edit it")
     options = parser.parse_args(words)
-    wait_for_signal = catch_signals()
+    wait_for_signal = until_signal()
     db = options.db or os.path.join(options.home, "runs-%d.db" % options.port)
     debugger = Debugger(options.port, options.home, db, options.page, unattended_s=options.unattended_after,
                         pause_on_error=options.pause_on_error)
@@ -5382,17 +5403,11 @@ def _pause_on_error(text):
     return [{"kind": text, "point": ERROR}]
 
 
-def catch_signals():
+def until_signal():
     """Return a function that blocks until SIGINT, SIGTERM or SIGHUP came; they are caught from now on."""
     stopped = threading.Event()
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), lambda number, frame: stopped.set())
-
-    def wait():
-        while not stopped.wait(1.0 if WINDOWS else None):
-            pass  # on Windows a signal only comes through between two waits
-    return wait
+    catch_signals(lambda number: stopped.set())
+    return stopped.wait
 
 
 # ----------------------------------------------------------------------------------------------------------------
@@ -5480,7 +5495,7 @@ def command_demo(words):
     options = parser.parse_args(words)
     import shutil
     import tempfile
-    wait_for_signal = catch_signals()
+    wait_for_signal = until_signal()
     home = tempfile.mkdtemp(prefix="mcp-relay-demo-")
     debugger = Debugger(options.port, home, ":memory:", unattended_s=0)
     try:
@@ -5490,7 +5505,7 @@ def command_demo(words):
             webbrowser.open(debugger.address)
         this = [sys.executable, "-I", os.path.abspath(__file__)]
         relay = subprocess.Popen(this + ["--wait-for-attach", "--home", home, "--port", str(debugger.port), "--"]
-                                 + this + ["demo-server"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+                                 + this + ["demo-server"], bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         client = start_thread("demo.client", _play, relay)
         if options.once:
             start_thread("demo.operator", _operate, debugger.hub)
@@ -5519,7 +5534,6 @@ def _play(relay):
             message["id"] = number
         try:
             relay.stdin.write(encode(message) + b"\n")
-            relay.stdin.flush()
         except OSError:
             return  # the relay was ended by Ctrl-C
         while is_request:
