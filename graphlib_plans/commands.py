@@ -283,15 +283,21 @@ def _interruptible(function, cancel, tell):
     with _stopping_signals():
         threading.Thread(target=work, name="plan.run", daemon=True).start()
         try:
-            done.wait()
+            _wait(done)
         except KeyboardInterrupt as stopped:
             cancel.cancel(str(stopped) or "stopped by Ctrl-C")
             tell("stopping; what is running is told to end (Ctrl-C again to leave at once)")
-            done.wait()
+            _wait(done)
     result, error = box[0]
     if error is not None:
         raise error
     return result
+
+
+def _wait(done):
+    """Wait for an event in short waits: a signal that comes just before one without limit would not end it."""
+    while not done.wait(0.5):
+        pass
 
 
 #: Signals that stop a run like Ctrl-C does; the second is sent when a terminal is closed.

@@ -106,11 +106,12 @@ def test_a_batch_is_sent_when_all_answers_are_there():
 
 def test_a_crew_uses_its_threads_again_and_refuses_beyond_its_limits():
     crew = mcp_streams.Crew(2, 1)
-    go, done = threading.Event(), threading.Semaphore(0)
+    go, started, done = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
     names = set()
 
     def task():
         names.add(threading.current_thread().name)
+        started.release()
         assert go.wait(support.LIMIT_S)
         done.release()
 
@@ -119,6 +120,8 @@ def test_a_crew_uses_its_threads_again_and_refuses_beyond_its_limits():
     while crew.do(task):  # a thread may not have taken its task yet, then one more fits
         accepted += 1
     assert accepted <= 5
+    for _ in range(2):  # both threads hold a task before either may finish one
+        assert started.acquire(timeout=support.LIMIT_S)
     go.set()
     for _ in range(accepted):
         assert done.acquire(timeout=support.LIMIT_S)
