@@ -2992,7 +2992,6 @@ class Relay:
         #: None until somebody watches; from then on every frame passes through it
         self.session = None
         self.loops = LoopWatch(options.loop_threshold, options.loop_allow)
-        self._loop_warned = None
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
         # the gate
         #: True from the first attach on: frames are assembled before they go on
@@ -3566,7 +3565,7 @@ class Relay:
     def _mask_or_not(self):
         """Decide on a server that ended without a byte of output: unless a signal ended us, answer in its place."""
         if self._signal is None:
-            self._report_early_exit(self.child.ended)
+            self._report_early_exit()
             outlet = self.to_server.outlet
             _, self._mask_source = self._start_mask(ending_words(*self._ended_words()), outlet.redirect)
             self._linger_at = None
@@ -3676,11 +3675,11 @@ class Relay:
             session.noise = max(session.noise, self.noise.noise)
             session.end(time.monotonic(), ending_words(code, name), code, name, failure)
         if early:
-            self._report_early_exit(self.child.ended)
+            self._report_early_exit()
         self._summarise(session, unanswered)
         return bool(early)
 
-    def _report_early_exit(self, ended):
+    def _report_early_exit(self):
         with self.lock:
             lines, seen = self.tail.lines(STDERR_QUOTED_LINES)
         words = ending_words(*self._ended_words())
@@ -4974,9 +4973,7 @@ class Debugger:
                 % (printable(self.home), error.strerror))
 
     def _clock(self):
-        ticks = 0
         while not self._stopped.wait(min(1.0, HEARTBEAT_S)):
-            ticks += 1
             try:
                 self.hub.tick(time.monotonic())
             except Exception as error:  # the outermost frame of a thread: after it there is only silence
