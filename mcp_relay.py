@@ -10,9 +10,9 @@ Hide a server that is down:   python3 mcp_relay.py down COMMAND ARGS
 One file, the standard library alone, Python 3.8 or newer. It relays every byte unchanged, it never lets the
 debugger break a session, and it writes nothing but protocol to stdout.
 
-     host ──stdin──▶ reader ─▶ queue ─▶ gate + writer ──▶ server stdin      lane client->server
-     host ◀─stdout── writer + gate ◀─ queue ◀─ reader ◀── server stdout     lane server->client
-     host ◀─stderr── mirror ◀─────────────────────────── server stderr
+     host ──stdin──▶ reader + gate ──▶ server stdin      lane client->server   held: reader ─▶ queue ─▶ writer ─▶
+     host ◀─stdout── gate + reader ◀── server stdout     lane server->client   held: ◀─ writer ◀─ queue ◀─ reader
+     host ◀─stderr── mirror ◀───────── server stderr
                        │ events, holds      ▲ releases, breakpoints, mode
                        ▼                    │
                     reporter ⇄ one loopback connection, JSON lines ⇄ hub ⇄ page, commands, agents
@@ -1634,24 +1634,22 @@ class Masked:
     def _result(self, message, modern):
         method = message.method
         if method in self.EMPTY:
-            return self._stamp({self.EMPTY[method]: []}, modern, True)
+            return self._stamp({self.EMPTY[method]: []}, modern)
         if modern:
             if method != "server/discover":
                 return None
             return self._stamp({"supportedVersions": [MODERN_VERSION], "capabilities": {},
-                                "instructions": self._instructions}, modern, True)
+                                "instructions": self._instructions}, modern)
         if method == "initialize":
             wanted = message.params().get("protocolVersion")
             return {"protocolVersion": wanted if type(wanted) is str else "2025-11-25", "capabilities": {},
                     "serverInfo": self._info, "instructions": self._instructions}
         return {} if method == "ping" else None
 
-    def _stamp(self, result, modern, cacheable):
+    def _stamp(self, result, modern):
         if modern:
-            result["resultType"] = "complete"
-            result["_meta"] = {"io.modelcontextprotocol/serverInfo": self._info}
-            if cacheable:
-                result.update(ttlMs=0, cacheScope="private")
+            result.update(resultType="complete", ttlMs=0, cacheScope="private",
+                          _meta={"io.modelcontextprotocol/serverInfo": self._info})
         return result
 
 
@@ -1764,45 +1762,56 @@ class StderrTail:
 class Keepsakes:
     """The frames that outlive the history: handshake and tools/list, requests and answers.
 
-    Requests of that kind come alone or among few, so only short chunks of the client are looked into; the server is
-    listened to while one of them waits for its answer. Pure.
+    A chunk is looked into when the history drops it. Requests of that kind come alone or among few, so only short
+    chunks of the client are looked into; the server is listened to while one of them waits for its answer. Pure.
     """
 
     METHODS = ("initialize", "server/discover", "tools/list", "notifications/initialized")
-    _WORDS = tuple(method.encode() for method in METHODS)
+    #: what stands in such a request; "initialize" is in both of its kind
+    _WORDS = (b"initialize", b"tools/list", b"server/discover")
     #: bytes of a client's chunk that may hold such a request, and frames after which an answer is given up
     _SHORT = 4096
     _PATIENCE = 1000
 
     def __init__(self):
-        #: (serial, direction, seconds, frame); the serial of an answer is that of its request
-        self.frames = []
-        self._bytes = 0
-        #: key of a request that waits -> its serial
+        #: (number of the request, direction, seconds, frame); an answer has its request's number
+        self._frames = []
+        self._bytes = self._asked = 0
+        #: key of a request that waits -> its number
         self._awaited = {}
         self._framer = None
         self._patience = 0
 
-    def look(self, serial, direction, chunk, now):
+    def frames(self):
+        """Return what was kept: (direction, seconds, frame)."""
+        return [each[1:] for each in self._frames]
+
+    def look(self, direction, chunk, now):
         """Look into one chunk."""
         if direction == CLIENT_TO_SERVER:
-            if len(chunk) <= self._SHORT and any(word in chunk for word in self._WORDS):
-                for frame in chunk.split(b"\n"):
-                    self._ask(serial, frame, now)
+            if len(chunk) <= self._SHORT:
+                for word in self._WORDS:  # three plain searches cost less than one pattern with three branches
+                    if word in chunk:
+                        self._ask_each(chunk, now)
+                        break
         elif self._awaited and direction == SERVER_TO_CLIENT:
             for frame in self._framer.feed(chunk)[0]:
                 self._listen(frame, now)
 
-    def _ask(self, serial, frame, now):
-        message = classify(frame)
-        if message.method not in self.METHODS:
-            return
+    def _ask_each(self, chunk, now):
+        for frame in chunk.split(b"\n"):
+            message = classify(frame)
+            if message.method in self.METHODS:
+                self._ask(message, frame, now)
+
+    def _ask(self, message, frame, now):
         if message.method == "tools/list" and "cursor" not in message.params():
             self._forget_tools()
-        self._keep(serial, CLIENT_TO_SERVER, frame, now)
+        self._asked += 1
+        self._keep(self._asked, CLIENT_TO_SERVER, frame, now)
         if message.kind == REQUEST:
             self._framer = self._framer if self._awaited else Framer(KEEPSAKE_BYTES)
-            self._awaited[message.key] = serial
+            self._awaited[message.key] = self._asked
             self._patience = self._PATIENCE
 
     def _listen(self, frame, now):
@@ -1815,13 +1824,13 @@ class Keepsakes:
 
     def _forget_tools(self):
         """Only the newest listing counts: drop the pages of the one before."""
-        gone = {serial for serial, _, _, frame in self.frames if b"tools/list" in frame}
-        self.frames = [each for each in self.frames if each[0] not in gone]
-        self._bytes = sum(len(each[3]) for each in self.frames)
+        gone = {number for number, _, _, frame in self._frames if b"tools/list" in frame}
+        self._frames = [each for each in self._frames if each[0] not in gone]
+        self._bytes = sum(len(each[3]) for each in self._frames)
 
-    def _keep(self, serial, direction, frame, now):
+    def _keep(self, number, direction, frame, now):
         if self._bytes + len(frame) <= KEEPSAKE_BYTES:
-            self.frames.append((serial, direction, now, frame))
+            self._frames.append((number, direction, now, frame))
             self._bytes += len(frame)
 
 
@@ -1829,18 +1838,20 @@ class History:
     """The newest chunks of both directions and of stderr, in the order in which they were read, and the keepsakes.
 
     Bounded by HISTORY_BYTES and HISTORY_FRAMES, where frames are estimated from the beginning of a chunk while it
-    grows and counted when it is replayed. Chunks are kept and dropped whole and unread, so remembering costs next to
-    nothing; what is kept of a stream of small frames stays in the processor's cache. Pure; used under the relay's lock.
+    grows and counted when it is replayed. Chunks are kept whole and unread, counted a few at a time and dropped many, an
+    eighth of all: remembering costs a frame on its way next to nothing, and what is kept of a stream of small frames
+    stays in the processor's cache. Pure; used under the relay's lock.
     """
 
-    #: bytes of a chunk from which its frames are estimated
-    _SAMPLE = 2048
+    #: bytes of a chunk from which its frames are estimated; a shorter one counts as a single frame
+    _SAMPLE = 1024
+    #: chunks that are counted at once; room for them is kept free
+    _BATCH = 4
 
     def __init__(self):
-        #: (serial, direction, seconds, chunk, estimated frames)
-        self._chunks = collections.deque()
+        #: (direction, seconds, chunk), and with its estimated frames once it is counted
+        self._fresh, self._chunks = [], collections.deque()
         self._bytes = self._frames = 0
-        self._serial = 0
         self._keepsakes = Keepsakes()
         #: bytes that are gone
         self._dropped = 0
@@ -1848,20 +1859,34 @@ class History:
         self._cut = set()
 
     def add(self, direction, chunk, now):
-        """Remember one chunk, as a copy of its own size: the buffer that it was read into is larger, and is needed
-        again; kept, it would leave holes in memory that no read fits in."""
-        chunk = bytes(memoryview(chunk)) if len(chunk) < READ_BYTES else chunk
-        self._serial += 1
-        self._keepsakes.look(self._serial, direction, chunk, now)
-        frames = chunk.count(b"\n", 0, self._SAMPLE) * max(len(chunk) // self._SAMPLE, 1)
-        self._chunks.append((self._serial, direction, now, chunk, frames))
-        self._bytes += len(chunk)
-        self._frames += frames
-        while (self._bytes > HISTORY_BYTES or self._frames > HISTORY_FRAMES) and len(self._chunks) > 1:
-            self._drop()
+        """Remember one chunk. It waits for this before it goes on, so most calls only note it."""
+        if len(self._fresh) == self._BATCH:
+            self._settle()
+        self._fresh.append((direction, now, chunk))
+
+    def _settle(self):
+        """Count what was added and drop what is too old.
+
+        A chunk is kept as a copy of its own size: the buffer that it was read into is larger, and is needed again;
+        kept, it would leave holes in memory that no read fits in.
+        """
+        for direction, now, chunk in self._fresh:
+            size = len(chunk)
+            if size < READ_BYTES:
+                chunk = memoryview(chunk).tobytes()
+            frames = chunk.count(b"\n", 0, self._SAMPLE) * (size // self._SAMPLE) if size >= self._SAMPLE else 1
+            self._chunks.append((direction, now, chunk, frames))
+            self._bytes += size
+            self._frames += frames
+        self._fresh.clear()
+        if self._frames > HISTORY_FRAMES or self._bytes > HISTORY_BYTES - self._BATCH * READ_BYTES:
+            while len(self._chunks) > 1 and (
+                    self._frames > HISTORY_FRAMES * 7 / 8 or self._bytes > HISTORY_BYTES * 7 / 8):
+                self._drop()
 
     def _drop(self):
-        _, direction, _, chunk, frames = self._chunks.popleft()
+        direction, now, chunk, frames = self._chunks.popleft()
+        self._keepsakes.look(direction, chunk, now)
         self._bytes -= len(chunk)
         self._frames -= frames
         self._dropped += len(chunk)
@@ -1873,21 +1898,20 @@ class History:
         keepsakes: (direction, seconds, frame) from before the gap. chunks: (direction, seconds, bytes), where after a
         gap each direction begins at a frame. dropped: how many bytes are missing between the two.
         """
-        spare = sum(each[3].count(b"\n") for each in self._chunks) - HISTORY_FRAMES
+        self._settle()
+        spare = sum(each[2].count(b"\n") for each in self._chunks) - HISTORY_FRAMES
         while spare > 0 and len(self._chunks) > 1:
-            spare -= self._chunks[0][3].count(b"\n")
+            spare -= self._chunks[0][2].count(b"\n")
             self._drop()
-        oldest = self._chunks[0][0] if self._chunks else self._serial + 1
-        kept = [each[1:] for each in self._keepsakes.frames if each[0] < oldest]
         cut, chunks = set(self._cut), []
-        for _, direction, now, chunk, _ in self._chunks:
+        for direction, now, chunk, _ in self._chunks:
             if direction in cut and direction != STDERR:
                 _, newline, chunk = chunk.partition(b"\n")
                 if newline:
                     cut.discard(direction)
             if chunk:
                 chunks.append((direction, now, chunk))
-        return kept, chunks, self._dropped
+        return self._keepsakes.frames(), chunks, self._dropped
 
 
 class NoiseWatch:
@@ -1895,7 +1919,9 @@ class NoiseWatch:
 
     The first lines of a session are classified, so that "the server answered" is exact. After them a line that begins
     with `{"jsonrpc":"2.0"` is taken for a message, and the lines of a chunk are classified only if one of them begins
-    otherwise: one search a chunk is all that this costs. Pure; owned by the server->client lane.
+    otherwise: one search a chunk is all that this costs. Where even that would hold up the bytes, in a stream that
+    has long been clean and fills every read, only one chunk of some is searched. Pure; owned by the server->client
+    lane.
     """
 
     #: lines, and bytes of them, that are classified before a plain beginning is trusted
@@ -1903,6 +1929,8 @@ class NoiseWatch:
 
     _PLAIN = b'{"jsonrpc":"2.0"'
     _ODD = re.compile(rb'\n(?!\{"jsonrpc":"2\.0")')
+    #: bytes without noise, about 150,000 frames, after which one full chunk of so many is searched
+    _TRUSTED_BYTES, _SEARCHED = 32 * 1024 * 1024, 8
     #: bytes of one unfinished line that are kept to be judged; of a longer one only the beginning counts
     _LINE_BYTES = 1024 * 1024
 
@@ -1912,23 +1940,40 @@ class NoiseWatch:
         self.first = None
         #: True once the server sent a JSON-RPC message
         self.answered = False
+        #: True once full chunks were passed over: there may be more noise than was counted
+        self.is_partial = False
         self._to_judge, self._to_read = self._FIRST, self._FIRST_BYTES
+        #: bytes of whole lines since the last noise, and full chunks since these are enough
+        self._clean = self._chunks = 0
+        #: True while the beginning of the line that is under way is not known
+        self._is_lost = False
+        #: the line that is under way: what is kept of it, the size of that, and of all of it
         self._pieces = []
-        self._size = 0
+        self._size = self._seen = 0
 
     def feed(self, chunk):
         """Take one chunk and return True if it completed the first noise line."""
-        before = self.noise
+        if self._may_pass_over(chunk):
+            self.is_partial = self._is_lost = True
+            return False
+        self._seen += len(chunk)
         first = chunk.find(b"\n")
         if first < 0:
             self._extend(chunk)
             return False
+        before = self.noise
+        self._clean, self._seen = self._clean + self._seen, 0
         last = chunk.rfind(b"\n")
-        self._extend(chunk[:first])
-        self._finish_line()
+        if self._pieces or self._is_lost:
+            self._extend(chunk[:first])
+            self._finish_line()
+        elif first:
+            self._judge(chunk[:first])
         if last > first and (self._is_exact() or self._ODD.search(chunk, first, last)):
             for line in chunk[first + 1:last].split(b"\n"):
                 self._judge(line)
+        elif last > first:
+            self.answered = True
         self._extend(chunk[last + 1:])
         return before == 0 < self.noise
 
@@ -1938,13 +1983,23 @@ class NoiseWatch:
         self._finish_line()
         return before == 0 < self.noise
 
+    def _may_pass_over(self, chunk):
+        """Say whether a chunk need not be searched. A line that began oddly is followed to its end."""
+        if self._clean <= self._TRUSTED_BYTES or len(chunk) < READ_BYTES or (
+                self._pieces and not self._pieces[0].startswith(self._PLAIN)):
+            return False
+        self._chunks += 1
+        return self._chunks % self._SEARCHED > 0
+
     def _extend(self, piece):
         if piece and self._size < self._LINE_BYTES:
             self._pieces.append(piece)
             self._size += len(piece)
 
     def _finish_line(self):
-        if self._pieces:
+        if self._is_lost:
+            self._is_lost = False
+        elif self._pieces:
             first = self._pieces[0]
             is_plain = not self._is_exact() and first.startswith(self._PLAIN)
             self._judge(first if is_plain else b"".join(self._pieces))
@@ -1962,6 +2017,7 @@ class NoiseWatch:
         kind = classify(line).kind
         if kind == NOISE:
             self.noise += 1
+            self._clean = 0
             self.first = self.first or line
         elif kind != BLANK:
             self.answered = True
@@ -2071,7 +2127,8 @@ class Outlet:
         self._on_broken = on_broken
         #: called every moment that a write has to wait for its peer
         self._while_waiting = while_waiting
-        self._at_boundary = True
+        #: True when what was written last ended a frame
+        self.at_boundary = True
         #: frames of ours that wait for the end of a frame
         self._waiting = []
         self._posting = []
@@ -2086,7 +2143,7 @@ class Outlet:
                 data = data[:cut] + b"".join(self._waiting) + data[cut:]
                 self._waiting = []
             self._write_all(data)
-            self._at_boundary = data[-1:] == b"\n"
+            self.at_boundary = data.endswith(b"\n")
 
     def post(self, frame):
         """Put one frame of our own between frames, without making the caller wait for the peer."""
@@ -2094,7 +2151,7 @@ class Outlet:
 
     def _write_posted(self, data):
         with self.lock:
-            if self._at_boundary:
+            if self.at_boundary:
                 self._write_all(data)
             else:
                 self._waiting.append(data)
@@ -2105,7 +2162,8 @@ class Outlet:
         try:
             while data:
                 try:
-                    data = data[os.write(self.fd, data):]
+                    done = os.write(self.fd, data)
+                    data = memoryview(data)[done:] if done < len(data) else b""  # copies of what is left would add up
                 except BlockingIOError:
                     self._wait_writable()
         except OSError:  # the peer has gone, or the descriptor was never open
@@ -2133,7 +2191,7 @@ class Outlet:
             return  # a write is stuck: its peer does not read and will find the end of file when we exit
         try:
             if self._waiting:
-                self._write_all((b"" if self._at_boundary else b"\n") + b"".join(self._waiting))
+                self._write_all((b"" if self.at_boundary else b"\n") + b"".join(self._waiting))
                 self._waiting = []
             self._is_broken = True
             close_quietly(self.fd)
@@ -2162,16 +2220,16 @@ class Lane:
     """One direction of the session.
 
     Streaming, while nobody watches: the reader writes each chunk on as soon as it is read. Gated, from the first
-    frame boundary after a debugger attached: the reader assembles frames into a bounded queue, and the writer asks
-    the gate for each frame before it goes on. The switch is one way. A held frame delays everything behind it in its
-    lane, cancels and pings too; the other lane runs on. While a frame is held its source is not read.
+    frame boundary after a debugger attached: the reader assembles frames and asks the gate for each before it goes on.
+    The switch is one way. A held frame and what came with it go into a bounded queue to the writer, which waits for
+    the release; until the writer has done all its work, everything queues behind it. So a held frame delays what
+    follows in its lane, cancels and pings too; the other lane runs on. While a frame is held its source is not read.
     """
 
     def __init__(self, relay, direction, source, outlet):
         self.relay = relay
         self.direction = direction
         self.name = "to_server" if direction == CLIENT_TO_SERVER else "to_client"
-        self.source = source
         self.outlet = outlet
         #: set when the relay's session begins; guarded by the relay's lock
         self.framer = None
@@ -2179,18 +2237,19 @@ class Lane:
         self.hold = None
         #: counts chunks, so that the end can see whether bytes still move
         self.progress = 0
-        self.is_writing = False
+        self._is_taking = False
+        #: False when the last read has probably emptied a pipe that does not block
+        self._is_full = True
         self.done = threading.Event()
         self._queue = queue.Queue(LANE_CHUNKS)
         self._writer = None
         self._streaming = True
-        self._at_boundary = True
         #: True when there was no thread left to gate with: bytes and record matter more than breakpoints
         self._is_plain = False
-        self._stopped = False
         self._hung_up = False
         self._wake = WakePipe()
         self._polls = {}
+        self.resume(source)
 
     def start(self):
         """Start reading."""
@@ -2206,9 +2265,14 @@ class Lane:
         self._wake.wake()
 
     def resume(self, source):
-        """Read on from another source; called by the reader itself at the end of the first one."""
+        """Read on from another source; called by the reader itself at the end of the first one.
+
+        The server's pipe must not block, so that `stop` is heard before its end; the host's is left as it was found.
+        """
         self.source = source
         self._stopped = False
+        if self.direction == SERVER_TO_CLIENT and not WINDOWS:
+            os.set_blocking(source, False)  # our end alone: the server's is not changed by that
 
     def probe(self):
         """Notice a source that hung up while this lane's writer waits for a peer that does not read."""
@@ -2225,9 +2289,9 @@ class Lane:
             chunk = self._read()
             if chunk:
                 self.progress += 1
-                self.is_writing = True
+                self._is_taking = True
                 self._take(chunk)
-                self.is_writing = False
+                self._is_taking = False
             elif not self.relay.replace_source(self):
                 break
         self._finish()
@@ -2235,13 +2299,16 @@ class Lane:
     def _read(self):
         """Return the next chunk, or b"" at the end.
 
-        The client is read without a look first, which costs a system call less; nothing but its own end ends that.
+        While the lane streams and more is probably there, it reads without a look first: a system call less.
         """
-        while (self._streaming and self.direction == CLIENT_TO_SERVER and not self._stopped) or self._wait():
+        may_read = self._streaming and self._is_full
+        while may_read and not self._stopped or self._wait():
             try:
-                return os.read(self.source, READ_BYTES)
-            except BlockingIOError:  # its description was made non-blocking by somebody: leave it, and wait
-                select.select([self.source], [], [], 1.0)
+                chunk = os.read(self.source, READ_BYTES)
+                self._is_full = self.direction == CLIENT_TO_SERVER or len(chunk) * 4 > READ_BYTES
+                return chunk
+            except BlockingIOError:  # the server's pipe is empty, or somebody made the host's one non-blocking
+                may_read = False
             except OSError:
                 break  # a closed descriptor, or a terminal that went away: the end, as it is for everybody
         return b""
@@ -2255,7 +2322,7 @@ class Lane:
         if WINDOWS:  # select knows no pipes there: read and let the bounded queue hold the source back
             return not self._stopped
         while not self._stopped:
-            is_blocked = self.hold is not None or self._queue.full()
+            is_blocked = not self._streaming and (self.hold is not None or self._queue.full())
             if is_blocked and self._hung_up:
                 ready = self._poll(None)
             else:
@@ -2287,7 +2354,6 @@ class Lane:
                 if not is_gating:
                     relay.remember(self, chunk)
             if not is_gating:
-                self._at_boundary = chunk[-1:] == b"\n"
                 self.outlet.write(chunk)
                 relay.look(self, chunk)
                 return
@@ -2295,7 +2361,17 @@ class Lane:
                 return self._take(chunk)
             chunk = self._switch(chunk)
         if chunk:
-            self._queue.put(relay.assemble(self, chunk) + (b"",))
+            self._gate(*relay.assemble(self, chunk))
+
+    def _gate(self, frames, rest):
+        """Pass frames on, but leave them to the writer from the first that is held, and all while it has work."""
+        hold = None
+        if not self._queue.unfinished_tasks:  # the reader alone puts, so it stays at nothing
+            hold, frames = self._pass_on(frames)
+            if hold is None:
+                self._write_rest(rest)
+                return
+        self._queue.put((hold, frames, rest))
 
     def _switch(self, chunk):
         """Begin to gate at the next frame boundary; return what comes behind it.
@@ -2303,15 +2379,14 @@ class Lane:
         The frame that is under way has been sent in part: it is put on record and cannot be held any more.
         """
         rest = chunk
-        if not self._at_boundary:
+        if not self.outlet.at_boundary:
             head, newline, rest = chunk.partition(b"\n")
             head += newline
             with self.relay.lock:
                 for frame in self.framer.feed(head)[0]:
                     self.relay.record(self, frame)
             self.outlet.write(head)
-            self._at_boundary = bool(newline)
-        self._streaming = not self._at_boundary
+        self._streaming = not self.outlet.at_boundary
         return rest
 
     def _start_writer(self):
@@ -2327,59 +2402,62 @@ class Lane:
 
     def _finish(self):
         """Hand on the last bytes, which have no newline, and say that this direction is over."""
-        with self.relay.lock:
-            framer = self.framer
-            tail = framer.tail() if framer else b""
-            if tail and self._streaming:
-                self.relay.record(self, tail)
         if self._writer:
-            self._queue.put(([], b"", tail))
             self._queue.put(_END)
             self._writer.join()
+        with self.relay.lock:
+            tail = self.framer.tail() if self.framer else b""
+            if tail:
+                self.relay.record(self, tail)
+        if not self._streaming:
+            self._write_rest(tail)
         self.done.set()
         self.relay.note("lane ended", self)
 
     # -- writing --------------------------------------------------------------------------------------------------
 
     def _write_loop(self):
-        while True:
-            item = self._queue.get()
+        item = self._queue.get()
+        while item is not _END:
             if self._queue.qsize() >= LANE_CHUNKS - 1:  # it was full: the reader may wait for room
                 self._wake.wake()
-            if item is _END:
-                return
-            self.is_writing = True
-            frames, rest, tail = item
-            self._forward(frames)
-            if tail:
-                with self.relay.lock:
-                    self.relay.record(self, tail)
-            if rest or tail:
-                self.outlet.write(rest or tail)
-            self.relay.wake_reporter()
-            self.is_writing = False
+            hold, frames, rest = item
+            while hold or frames:
+                if hold:
+                    self._write_released(hold)
+                hold, frames = self._pass_on(frames)
+            self._write_rest(rest)
+            self._queue.task_done()
+            item = self._queue.get()
 
-    def _forward(self, frames):
-        """Ask the gate for each frame; what it lets pass is written together."""
-        ready = []
+    def _pass_on(self, frames):
+        """Ask the gate for each frame and write those that may pass; return (the first hold, the frames behind it)."""
+        hold, passing = None, 0
         for frame in frames:
             hold = self.relay.admit(self, frame)
-            if hold is None:
-                ready.append(frame)
-                continue
-            if ready:
-                self.outlet.write(b"\n".join(ready) + b"\n")
-                ready = []
-            self.relay.wake_reporter()
-            frame = self.relay.await_release(self, hold)
-            if frame is not None:
-                self.outlet.write(frame + b"\n")
-        if ready:
-            self.outlet.write(b"\n".join(ready) + b"\n")
+            if hold:
+                break
+            passing += 1
+        if passing:
+            self.outlet.write(b"\n".join(frames[:passing]) + b"\n")
+        return hold, frames[passing + 1:]
+
+    def _write_released(self, hold):
+        """Wait until a hold is released and write what then goes on in its frame's place."""
+        self.relay.wake_reporter()
+        frame = self.relay.await_release(self, hold)
+        if frame is not None:
+            self.outlet.write(frame + b"\n")
+
+    def _write_rest(self, rest):
+        """Write bytes that are no frames, and let the reporter send what was recorded."""
+        if rest:
+            self.outlet.write(rest)
+        self.relay.wake_reporter()
 
     def is_idle(self):
         """Say whether nothing is on its way through this lane."""
-        return self._queue.empty() and not self.is_writing
+        return not self._queue.unfinished_tasks and not self._is_taking
 
 
 class Mirror:
@@ -3185,18 +3263,26 @@ class Relay:
         """Bring everything to its end and say what went wrong."""
         until = time.monotonic() + STDERR_PATIENCE_S if self._quit_at is None else self._quit_at + LINGER_S
         self._mask_decided.set()
+        self._release_all("shutdown" if self._child_runs() else "server gone")  # the note of it may not be read yet
         self._close_client()
         if self.child:
             self.child.end_family()
-            seen = None
-            while seen != self._stderr_chunks and not self._stderr_done.is_set():
-                seen = self._stderr_chunks
-                self._stderr_done.wait(LINGER_S)
+            self._await_last_words(until)
         failed = self._report()
         if self.reporter:
             self.reporter.finish(FAILURE_WAIT_S if failed else 0)
         self.mirror.flush(STDERR_PATIENCE_S, until)
         return self._exit_code()
+
+    def _await_last_words(self, until):
+        """Wait until the server's stderr has ended, was silent for LINGER_S, or the monotonic time `until` is reached.
+
+        The server itself has ended; what it wrote last may still be in the pipe, or somebody else may hold the pipe.
+        """
+        seen = None
+        while seen != self._stderr_chunks and not self._stderr_done.is_set() and time.monotonic() < until:
+            seen = self._stderr_chunks
+            self._stderr_done.wait(LINGER_S)
 
     # -- what is seen ---------------------------------------------------------------------------------------------
 
@@ -3565,6 +3651,7 @@ class Relay:
     def _mask_or_not(self):
         """Decide on a server that ended without a byte of output: unless a signal ended us, answer in its place."""
         if self._signal is None:
+            self._await_last_words(time.monotonic() + LINGER_S)
             self._report_early_exit()
             outlet = self.to_server.outlet
             _, self._mask_source = self._start_mask(ending_words(*self._ended_words()), outlet.redirect)
@@ -3687,11 +3774,12 @@ class Relay:
 
     def _summarise(self, session, unanswered):
         where = ' (see "stdout noise" on the graph)' if "attached" in self._told else ""
+        at_least = "at least " if self.noise.is_partial else ""
         for count, text in (
                 (unanswered, "%d request(s) were still unanswered when the server exited"),
                 (session.unmatched, "%d response(s) matched no request that was waiting; they were relayed"),
-                (session.noise, "%d line(s) the server wrote to stdout were not JSON-RPC and were relayed verbatim — "
-                                "stdout is the MCP wire; log to stderr" + where),
+                (session.noise, at_least + "%d line(s) the server wrote to stdout were not JSON-RPC and were relayed "
+                                           "verbatim — stdout is the MCP wire; log to stderr" + where),
                 (session.client_noise, "%d line(s) the client sent were not JSON-RPC; they were relayed")):
             if count:
                 self.mirror.say(text % count)
@@ -6738,6 +6826,7 @@ const REDUCERS = {
     s.command = [e.command, ...(e.args || [])].filter(part => part !== undefined);
     s.version = e.version;
     s.pid = e.pid;
+    touch('head');
   },
   'node.started': startNode,
   'node.finished': finishNode,
@@ -6749,6 +6838,7 @@ const REDUCERS = {
     s.missing += e.dropped || 0;
     s.gaps++;
     addRow(s, e, 'gap', null, {text: gapText(e)});
+    touch('head');
   },
   'run.finished': (s, e) => {
     s.finished = e;
@@ -9316,7 +9406,7 @@ function escape() {
 function onKey(event) {
   const {key, target} = event, isBusy = document.body.classList.contains('locked') || $('dialog[open]');
   if (event.ctrlKey || event.metaKey || event.altKey || isBusy) return;
-  if (target.matches('input, textarea')) {
+  if (target.matches('input, textarea') && !target.closest('dialog')) {   // a dialog that has closed may keep the focus
     if (key === 'Escape') target.blur();
     return;
   }

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 """Measure the relay while a debugger watches, and judge it by its goals.
 
-    python3 bench/attached.py [cost latency memory gaps] [--json] [--rounds N] [--relay FILE] [--profile]
+    python3 bench/attached.py [cost latency memory gaps linear] [--json] [--rounds N] [--relay FILE] [--profile]
 
 cost     CPU time of the relay over 20,000 pipelined calls of 200 bytes and their answers, until the debugger has
          recorded them, against json.loads of the same frames in this same Python; and calls per second
 latency  the round trip that the attached relay adds, against what the unattached one adds
 memory   growth of the relay over 200,000 calls after a warm-up
 gaps     what the debugger has of 20,000 pipelined calls: every event, or a gap event that says what was dropped
+linear   how much longer a frame of 40 MB takes than one of 10 MB
 
 A debugger records to SQLite, nothing is armed, the server is the leanest there is. No two calls are the same, since
 the relay holds a client that repeats itself. Medians of alternating runs; a table goes to stdout; the exit code is 1
 when a goal is missed. CPU time and memory are read the Linux way, so `cost` and `memory` are left out elsewhere.
 --profile measures nothing: it prints where the relay's threads spend their time during one run of `cost`.
 """
-import argparse
 import json
 import os
 import shutil
@@ -25,14 +25,14 @@ import sys
 import tempfile
 import time
 
-from relay import HERE, Subject, holds
+from relay import HERE, Subject, chosen, command_line, judge, measure
 
 sys.path.insert(0, str(HERE.parent))
 
 from mcp_relay import Client
 
-#: Bytes of a frame, calls of one measurement, and calls that come before it.
-FRAME, CALLS, WARM_UP = 200, 20000, 2000
+#: Bytes of a frame, calls of one measurement, calls that come before it, and calls at a time where memory is measured.
+FRAME, CALLS, WARM_UP, IN_FLIGHT = 200, 20000, 2000, 200
 #: The first id: with seven digits each, all frames are of one length.
 FIRST_ID = 1000000
 #: Seconds to wait for the debugger, whatever the machine does beside this.
@@ -188,9 +188,9 @@ class Bench:
     def unattached(self):
         return Session(self._relay + ["--no-report", "--"] + self.server)
 
-    def attached(self, report=None):
-        """report: a file for the profile of the relay's threads, or None."""
-        command = self._relay + ["--port", str(self.debugger.port), "--"] + self.server
+    def attached(self, report=None, server=None):
+        """report: a file for the profile of the relay's threads, or None. server: another one than usual."""
+        command = self._relay + ["--port", str(self.debugger.port), "--"] + (server or self.server)
         if report:
             command[1:1] = [str(HERE / "profiled.py"), report]
         return Session(command, self.debugger)
@@ -246,13 +246,13 @@ def latency(bench):
 
 def memory(bench):
     def growth(session):
-        for _ in range(3):      # the bounded history is full behind them
-            session.call_many(CALLS)
-        session.await_recorded()
+        def calls_made(count):  # some at a time: how far a burst runs ahead of its answers is chance, and bounded
+            for _ in range(count // IN_FLIGHT):
+                session.call_many(IN_FLIGHT)
+            session.await_recorded()
+        calls_made(3 * CALLS)   # the bounded history is full behind them
         before = session.status_kib("VmRSS")
-        for _ in range(10):
-            session.call_many(CALLS)
-        session.await_recorded()
+        calls_made(10 * CALLS)
         return (session.status_kib("VmRSS") - before) / 1024
     with bench.unattached() as session:
         free = growth(session)
@@ -277,22 +277,21 @@ def gaps(bench):
             ("events missing without a word", None, unsaid, "", unsaid, "at most", 0)]
 
 
-PIECES = {piece.__name__: piece for piece in (cost, latency, memory, gaps)}
+def linear(bench):
+    answer = b'{"jsonrpc":"2.0","id":1,"result":{}}\n'
+    code = "import sys\nfor line in sys.stdin.buffer: sys.stdout.buffer.write(%r); sys.stdout.buffer.flush()" % answer
+    with bench.attached(server=[sys.executable, "-I", "-S", "-c", code]) as session:
+        def seconds(size):
+            call = b'{"jsonrpc":"2.0","id":1,"method":"m","params":{"text":"%s"}}\n' % (b"x" * size)
+            begun = time.perf_counter()
+            session.write(call)
+            session.read(len(answer))
+            return time.perf_counter() - begun
+        short, long = bench.medians(lambda: seconds(10 ** 7), lambda: seconds(4 * 10 ** 7))
+    return [("a frame of 40 MB (10 MB)", short, long, "s", long / short, "at most", 6)]
 
 
-def is_met(row):
-    return row[-1] is None or holds(*row[4:])
-
-
-def show(rows):
-    print("%-40s %10s %10s %-4s %8s  %s" % ("(baseline)", "baseline", "attached", "", "judged", "goal"))
-    for row in rows:
-        what, baseline, attached, unit, value, relation, goal = row
-        first = "" if baseline is None else "%.2f" % baseline
-        line = "%-40s %10s %10.2f %-4s" % (what, first, attached, unit)
-        if goal is not None:
-            line += " %8.2f  %s %g  %s" % (value, relation, goal, "ok" if is_met(row) else "MISSED")
-        print(line.rstrip())
+PIECES = {piece.__name__: piece for piece in (cost, latency, memory, gaps, linear)}
 
 
 def profile(bench, folder):
@@ -308,17 +307,9 @@ def profile(bench, folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Measure the relay while a debugger watches.")
-    parser.add_argument("pieces", nargs="*", metavar="PIECE", help="of: %s (default: all)" % " ".join(PIECES))
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of the table")
-    parser.add_argument("--rounds", type=int, default=5, help="alternating runs per comparison (default 5)")
-    parser.add_argument("--relay", default=str(HERE.parent / "mcp_relay.py"), help="another relay file to measure")
+    parser = command_line("Measure the relay while a debugger watches.", PIECES)
     parser.add_argument("--profile", action="store_true", help="print the relay's dearest functions instead")
-    options = parser.parse_args()
-    unknown = [piece for piece in options.pieces if piece not in PIECES]
-    if unknown:
-        parser.error("no such piece: %s" % ", ".join(unknown))
-    pieces = options.pieces or list(PIECES)
+    options, pieces = chosen(parser, PIECES)
     if not sys.platform.startswith("linux"):
         pieces = [piece for piece in pieces if piece not in ("cost", "memory")]
     with tempfile.TemporaryDirectory() as folder, Debugger(options.relay, folder) as debugger:
@@ -326,18 +317,8 @@ def main():
         bench = Bench(server, options.relay, debugger, options.rounds)
         if options.profile:
             return profile(bench, folder)
-        rows = []
-        for name in pieces:
-            print("measuring: %s" % name, file=sys.stderr)
-            rows += PIECES[name](bench)
-    if options.json:
-        keys = ("what", "baseline", "attached", "unit", "judged", "relation", "goal")
-        print(json.dumps({"python": sys.version.split()[0], "server": kind,
-                          "rows": [dict(zip(keys, row), ok=is_met(row)) for row in rows]}, indent=1))
-    else:
-        print("Python %s, server in %s, medians of %d" % (sys.version.split()[0], kind, options.rounds))
-        show(rows)
-    return 0 if all(map(is_met, rows)) else 1
+        rows = measure(pieces, PIECES, bench)
+    return judge(rows, options, ("server", kind), ("baseline", "attached"))
 
 
 if __name__ == "__main__":

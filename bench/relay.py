@@ -224,12 +224,34 @@ def holds(value, relation, goal):
     return value >= goal if relation == "at least" else value <= goal
 
 
-def show(rows):
-    print("%-36s %10s %10s %-6s %8s  %-14s" % ("", "relay", "pump", "", "judged", "goal"))
-    for what, relay, pump, unit, value, relation, goal in rows:
-        verdict = "ok" if holds(value, relation, goal) else "MISSED"
-        print("%-36s %10.2f %10.2f %-6s %8.2f  %-14s %s" % (
-            what, relay, pump, unit, value, "%s %g" % (relation, goal), verdict))
+def is_met(row):
+    """Say whether a row meets its goal; one without a goal does."""
+    return row[-1] is None or holds(*row[4:])
+
+
+def judge(rows, options, ground, columns):
+    """Print the rows as a table or as JSON; return the exit code, 1 when a goal is missed.
+
+    ground: (word, what the measured commands stood in front of). columns: names of the second and third figure; an
+    unmeasured figure and a goal that is not set are None.
+    """
+    version = sys.version.split()[0]
+    if options.json:
+        keys = ("what", *columns, "unit", "judged", "relation", "goal")
+        print(json.dumps({"python": version, ground[0]: ground[1],
+                          "rows": [dict(zip(keys, row), ok=is_met(row)) for row in rows]}, indent=1))
+    else:
+        print("Python %s, %s in %s, medians of %d" % (version, *ground, options.rounds))
+        print("%-40s %10s %10s %-7s %7s  %-13s" % ("", *columns, "", "judged", "goal"))
+        for row in rows:
+            what, first, second, unit, value, relation, goal = row
+            figures = ["" if figure is None else "%.2f" % figure for figure in (first, second)]
+            line = "%-40s %10s %10s %-7s" % (what, *figures, unit)
+            if goal is not None:
+                verdict = "ok" if is_met(row) else "MISSED"
+                line += " %7.2f  %-13s %s" % (value, "%s %g" % (relation, goal), verdict)
+            print(line.rstrip())
+    return 0 if all(map(is_met, rows)) else 1
 
 
 def command_line(description, pieces):
@@ -251,6 +273,15 @@ def chosen(parser, pieces):
     return options, options.pieces or list(pieces)
 
 
+def measure(names, pieces, bench):
+    """Run the named pieces one after the other; return the rows of all."""
+    rows = []
+    for name in names:
+        print("measuring: %s" % name, file=sys.stderr)
+        rows += pieces[name](bench)
+    return rows
+
+
 def main():
     parser = command_line("Measure the unattached relay against a two-thread byte pump.", PIECES)
     options, pieces = chosen(parser, PIECES)
@@ -260,18 +291,8 @@ def main():
         echo, kind = build_echo(folder)
         relay = [sys.executable, options.relay, "--home", folder, "--port", "1", "--"] + echo
         bench = Bench(relay, [sys.executable, str(HERE / "pump.py")] + echo, options.rounds)
-        rows = []
-        for name in pieces:
-            print("measuring: %s" % name, file=sys.stderr)
-            rows += PIECES[name](bench)
-    if options.json:
-        keys = ("what", "relay", "pump", "unit", "judged", "relation", "goal")
-        print(json.dumps({"python": sys.version.split()[0], "echo": kind,
-                          "rows": [dict(zip(keys, row), ok=holds(*row[4:])) for row in rows]}, indent=1))
-    else:
-        print("Python %s, echo in %s, medians of %d" % (sys.version.split()[0], kind, options.rounds))
-        show(rows)
-    return 0 if all(holds(*row[4:]) for row in rows) else 1
+        rows = measure(pieces, PIECES, bench)
+    return judge(rows, options, ("echo", kind), ("relay", "pump"))
 
 
 if __name__ == "__main__":

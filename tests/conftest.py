@@ -118,13 +118,14 @@ def attach(start, tmp_path):
     """
     count = itertools.count(1)
 
-    def start_attached(hub, *options, server="raw", arguments=(), env=None, port=None, **keywords):
+    def start_attached(hub, *options, server="raw", arguments=(), env=None, port=None, flags=None, **keywords):
         number = next(count)
         tag = "tag-%d-%s" % (number, os.path.basename(str(tmp_path)))[-40:]
         log = tmp_path / ("log-%d" % number)
         log.touch()
         known = {run["run"] for run in hub.get("/api/runs")["runs"]}
         session = start("--port", port or hub.port, "--home", hub.home, *options,
+                        flags=flags or ("-I", "-S", support.patched(tmp_path / "relay.py")),
                         server=support.server(server, "--log", log, *arguments, "--tag", tag),
                         env=dict(support.quiet_environment(hub.home, hub.port), **(env or {})), **keywords)
         return hubs.Debugged(hub, known, session, tag, log)

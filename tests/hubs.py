@@ -115,7 +115,9 @@ class Hub:
             holder.close()
         self.port = port
         self.db = os.path.join(str(folder), "runs.db") if db is None else db
-        argv = [*prefix, python, "-I", "-S", relay_file, "serve", "--port", str(self.port), "--db", self.db]
+        os.makedirs(str(folder), exist_ok=True)
+        program = support.patched(os.path.join(str(folder), "hub.py"))
+        argv = [*prefix, python, "-I", "-S", program, relay_file, "serve", "--port", str(self.port), "--db", self.db]
         if unattended_after is not None:
             argv += ["--unattended-after", unattended_after]
         self.environment = dict(support.quiet_environment(self.home, self.port), **(env or {}))
@@ -247,21 +249,29 @@ class Debugged:
             return log.read()
 
     def messages(self):
-        """What the host has received, as JSON values."""
-        return [json.loads(line.decode("utf-8", "replace")) for line in self.session.out.splitlines() if line.strip()]
+        """What the host has received in whole lines, as JSON values."""
+        lines = self.session.out.rpartition(b"\n")[0].splitlines()
+        return [json.loads(line.decode("utf-8", "replace")) for line in lines if line.strip()]
 
     def answer_to(self, id_):
-        """The one message the host received for this id."""
-        found = [message for message in self.messages() if isinstance(message, dict) and message.get("id") == id_
-                 and "method" not in message]
-        assert len(found) == 1, found
-        return found[0]
+        """Block until the host has received the answer for this id; return it. It must be the only one."""
+        def found():
+            return [message for message in self.messages() if isinstance(message, dict) and message.get("id") == id_
+                    and "method" not in message]
+
+        self.session.wait_until(found, "an answer to %r" % id_)
+        assert len(found()) == 1, found()
+        return found()[0]
 
     def finish(self):
         """The host closes; return (Result, events of the finished run)."""
         result = self.session.finish()
         self.watch.wait_event("run.finished")
         return result, self.watch.events()
+
+    def held_in_all(self):
+        """The host closes; return every hold.opened event of the finished run."""
+        return [event for event in self.finish()[1] if event["type"] == "hold.opened"]
 
     def started(self, node):
         """node.started events of one node."""

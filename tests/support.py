@@ -65,6 +65,21 @@ def quiet_environment(home, port):
     return environment
 
 
+def patched(path, *lines):
+    """Write a program that runs the relay after these lines of Python, which see its module as `relay`; return path.
+
+    It takes the relay's file as its first argument and imports it, so that it is compiled once and not at each start.
+    """
+    with open(path, "w") as program:
+        program.write("\n".join(["import importlib.util, sys",
+                                 "spec = importlib.util.spec_from_file_location('mcp_relay', sys.argv[1])",
+                                 "relay = importlib.util.module_from_spec(spec)",
+                                 "spec.loader.exec_module(relay)",
+                                 *lines,
+                                 "relay.main(sys.argv[2:])\n"]))
+    return str(path)
+
+
 def reserve_port():
     """Return (socket, port): bound to 127.0.0.1 but not listening, so that nobody else gets the port and a
     connection to it is refused. Listen on the socket to let a hub double appear there."""

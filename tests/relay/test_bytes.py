@@ -203,6 +203,7 @@ def test_a_stderr_reader_that_leaves_changes_nothing(start, tmp_path, options):
                     reading=["stdout"])
     session.process.stderr.close()
     del session.streams["stderr"]
+    session.wait_out(b"end\n")
     result = session.finish()
     assert (result.code, result.out) == (0, EVERYTHING + b"end\n")
 
@@ -269,11 +270,13 @@ def _collect(descriptor, collected):
     collected[descriptor] = bytes(data)
 
 
-def test_two_megabytes_each_way_with_twenty_on_stderr(run, tmp_path):
+def test_two_megabytes_each_way_with_twenty_on_stderr(start, tmp_path):
     data = os.urandom(1 << 10) * 2048
     source, sink = tmp_path / "source", tmp_path / "sink"
     source.write_bytes(data)
-    result = run(server=server("pour", "--stdout", source, "--sink", sink, "--stderr", 20_000_000), data=data)
+    session = start(server=server("pour", "--stdout", source, "--sink", sink, "--stderr", 20_000_000)).send(data)
+    session.wait_err(b"stderr line %012d\n" % 799999)  # at the end of its input the server has 1.5 s to finish
+    result = session.finish()
     assert (result.code, result.out == data, sink.read_bytes() == data) == (0, True, True)
     mirrored = b"".join(line for line in result.err.splitlines(True) if not line.startswith(b"mcp_relay: "))
     assert len(mirrored) == 20_000_000
@@ -283,15 +286,14 @@ def test_two_megabytes_each_way_with_twenty_on_stderr(run, tmp_path):
 def test_an_answer_arrives_although_nobody_reads_stderr(start):
     """The server writes 20 MB to stderr first; a relay that waited for its own stderr would never answer."""
     session = start(server=server("pour", "--stderr", 20_000_000, "--answer", '{"answer":1}\n'), reading=["stdout"])
-    session.close_stdin()
     session.wait_out(b'{"answer":1}\n')
 
 
 def test_a_late_stderr_reader_gets_every_byte(start):
     session = start(server=server("pour", "--stderr", 1_900_000, "--answer", '{"jsonrpc":"2.0","method":"n"}\n'),
                     reading=["stdout"])
-    session.close_stdin()
     session.wait_out(b'"method":"n"}\n')
+    session.close_stdin()
     session.start_reading("stderr")
     assert session.wait().err.count(b"stderr line") == 1_900_000 // 25
 

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -98,6 +99,9 @@ def _check_trace(lines):
                            "[server->client] <- tools/call #2 error -32603"]
 
 
-def test_the_folder_of_the_copy_stays_empty(relay_file):
+def test_the_folder_of_the_copy_stays_empty(nowhere, tmp_path):
     """Nothing is compiled, cached or written beside the file."""
-    assert os.listdir(os.path.dirname(relay_file)) == ["mcp_relay.py"]
+    copy = shutil.copy(support.RELAY, str(tmp_path))
+    subprocess.run([sys.executable, "-I", "-S", copy, "--", *server("raw")], input=CONVERSATION, check=True,
+                   env=support.quiet_environment(*nowhere))
+    assert os.listdir(tmp_path) == ["mcp_relay.py"]

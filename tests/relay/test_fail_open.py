@@ -385,6 +385,26 @@ def test_the_server_dies_while_a_request_is_held_before_it(held):
     assert started == {event["instance"] for event in debugged.watch.events("node.finished")}
 
 
+def test_a_hold_is_released_although_the_end_of_the_server_is_told_late(attach, own_hub, tmp_path):
+    """Its stdout may end, and its exit be known, before the note of that exit is read."""
+    late = support.patched(tmp_path / "late.py",
+                           "note = relay.Relay.note",
+                           "def patched(self, what, about=None):",
+                           "    if what == 'lane ended' and about is self.to_client:",
+                           "        while self.child.ended is None: pass",
+                           "    if what != 'child ended':",
+                           "        note(self, what, about)",
+                           "relay.Relay.note = patched")
+    hub = own_hub()
+    hub.set_breakpoint(name="echo")
+    debugged = attach(hub, flags=("-I", "-S", late))
+    debugged.send(INITIALIZE + INITIALIZED + call(1, "echo", {"text": "held"}))
+    debugged.hold()
+    kill_server(debugged)
+    assert debugged.session.wait().code == 137
+    assert "the MCP server exited while tools/call was held" in debugged.answer_to(1)["error"]["message"]
+
+
 def test_the_server_dies_while_its_answer_is_held(attach, own_hub):
     """The answer was given: it is delivered, then end of file and the server's code."""
     hub = own_hub()
@@ -529,3 +549,29 @@ def test_the_hub_moves_and_the_relay_finds_it_again(start, own_hub, tmp_path):
     events = second.watch("/api/stream?run=%s&after=0" % run)
     events.wait_event("node.finished", lambda event: event["node"] == "tool:echo", times=30)
     check_burst(session)
+
+
+# A fault of our own
+
+
+@pytest.mark.parametrize("method", ["_receive", "_fill"])
+def test_a_reporter_that_raises_is_told_once_and_the_session_goes_on(attach, hub, tmp_path, method):
+    """The thread of the reporter dies of a bug while a frame is held: the frame goes on, and so does everything."""
+    broken = support.patched(tmp_path / "broken.py",
+                             "import os",
+                             "plain = relay.Reporter.%s" % method,
+                             "def fault(*arguments):",
+                             "    if os.path.exists(%r):" % str(tmp_path / "now"),
+                             "        raise RuntimeError('a bug\\u202e')",
+                             "    return plain(*arguments)",
+                             "relay.Reporter.%s = fault" % method)
+    hub.set_breakpoint(name="echo")
+    debugged = attach(hub, flags=("-I", "-S", broken))
+    debugged.handshake().send(call(1, "echo", {"text": "one"}))
+    debugged.hold()
+    (tmp_path / "now").touch()
+    hub.clear_breakpoints()
+    debugged.send(b"".join(call(n, "echo", {"text": "t"}) for n in range(2, 31)))
+    debugged.answered(b'"id": 30}\n')
+    result = check_burst(debugged.session)
+    assert result.err.count(b"mcp_relay: internal error in relay.reporter: RuntimeError: a bug\\u202e") == 1

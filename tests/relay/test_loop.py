@@ -56,7 +56,7 @@ def test_a_call_in_between_resets(attach, calm):
     following = repeat(debugged, 1, arguments={"x": 1}, first=following)
     following = repeat(debugged, 2, first=following)
     repeat(debugged, 1, tool="echo", first=following)
-    assert debugged.watch.events("hold.opened") == []
+    assert debugged.held_in_all() == []
 
 
 @pytest.mark.parametrize("options, env, held_at", [
@@ -70,7 +70,7 @@ def test_settings_of_the_loop_hold(attach, calm, options, env, held_at):
     debugged = attach(calm, *options, env=env)
     if held_at is None:
         repeat(debugged, 7)
-        assert debugged.watch.events("hold.opened") == []
+        assert debugged.held_in_all() == []
         if "warn" in options:
             said = [line for line in support.our_lines(debugged.session.finish().err) if "loop" in line]
             assert len(said) == 1 and "count" in said[0]

@@ -176,6 +176,19 @@ def test_the_failure_is_still_explained(run):
     assert [line for line in our_lines(result.err) if "exited with code 2 before answering anything" in line]
 
 
+def test_the_last_words_are_waited_for(run, tmp_path):
+    """The thread that reads the server's stderr may come to it only after the server has ended."""
+    late = support.patched(tmp_path / "late.py",
+                           "import threading",
+                           "deciding = threading.Event()",
+                           "read, decide = relay.Relay._read_stderr, relay.Relay._mask_or_not",
+                           "relay.Relay._read_stderr = lambda self: (deciding.wait(), read(self))",
+                           "relay.Relay._mask_or_not = lambda self: (deciding.set(), decide(self))")
+    result = run("--mask", server=server("crash", 3, 2), flags=("-I", "-S", late))
+    assert (result.code, result.err.startswith(b"crash-server: line 1 of 3\n")) == (0, True)
+    assert b"line 3 of 3" in result.err.partition(b"exited with code 2 before answering anything")[2]
+
+
 def test_a_healthy_server_is_left_alone(run):
     data = initialize() + b"odd \xff bytes\r\n" + request("1", "tools/list")
     assert run("--mask", server=server("echo"), data=data) == (0, data, b"") or \

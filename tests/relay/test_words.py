@@ -127,6 +127,62 @@ def test_noise_is_counted_the_same_however_it_is_chunked(pieces, cuts):
                                  for line in data.split(b"\n"))
 
 
+FRAME = b'{"jsonrpc":"2.0","id":7,"result":"%s"}\n' % (b"x" * 91)
+assert mcp_relay.READ_BYTES % len(FRAME) == 0
+
+
+def watch_after(chunk):
+    """A NoiseWatch that has seen 33 MiB of clean chunks like this one."""
+    watch = mcp_relay.NoiseWatch()
+    for _ in range(33 * 1024 * 1024 // len(chunk)):
+        watch.feed(chunk)
+    assert watch.noise == 0 and watch.answered
+    return watch
+
+
+@pytest.mark.parametrize("clean", range(8))
+def test_a_fast_stream_that_was_clean_for_long_is_searched_in_part_until_noise_is_found(clean):
+    full = FRAME * (mcp_relay.READ_BYTES // len(FRAME))
+    watch = watch_after(full)
+    for _ in range(clean):
+        watch.feed(full)
+    assert watch.is_partial
+    noisy = FRAME + b"oops\n" + full[len(FRAME) + 5:]
+    assert any(watch.feed(noisy) for _ in range(8))
+    assert watch.first == b"oops" and watch.noise == 2  # the word, and what is left of the frame that it stands in
+    watch.feed(noisy)
+    assert watch.noise == 4
+
+
+def test_a_slow_stream_is_searched_in_full_however_long_it_was_clean():
+    watch = watch_after(FRAME * 300)  # no full read: the reader keeps up
+    assert watch.feed(FRAME + b"oops\n" + FRAME)
+    assert watch.noise == 1 and not watch.is_partial
+
+
+@pytest.mark.parametrize("clean", [b"", FRAME * 300000], ids=["at once", "after a long clean stream"])
+@pytest.mark.parametrize("head, noise", [(FRAME[:60], 0), (b"oops", 1)], ids=["message", "noise"])
+def test_a_line_that_is_longer_than_what_is_trusted_is_judged_by_its_beginning(clean, head, noise):
+    watch = mcp_relay.NoiseWatch()
+    watch.feed(clean)
+    watch.feed(head)
+    for _ in range(40 * 1024 * 1024 // mcp_relay.READ_BYTES):
+        watch.feed(b"x" * mcp_relay.READ_BYTES)
+    watch.feed(b'"}\n' + FRAME)
+    assert (watch.noise, watch.answered) == (noise, True)
+    assert (watch.first or b"")[:4] == b"oops"[:4 * noise]
+
+
+@pytest.mark.parametrize("head, answered", [(FRAME[:60], True), (b"oops", False)], ids=["message", "noise"])
+def test_one_line_that_is_longer_than_what_is_trusted_tells_whether_the_server_answered(head, answered):
+    watch = mcp_relay.NoiseWatch()
+    watch.feed(head)
+    for _ in range(40 * 1024 * 1024 // mcp_relay.READ_BYTES):
+        watch.feed(b"x" * mcp_relay.READ_BYTES)
+    watch.feed(b'"}\n')
+    assert (watch.answered, watch.noise, watch.is_partial) == (answered, int(not answered), False)
+
+
 # What an unattached session remembers
 
 

@@ -4,12 +4,11 @@
 --times N         that many times             --stderr N    write N bytes of numbered lines to stderr
 --sink FILE       store all of stdin in FILE  --say WORD    write WORD to stderr before anything else
 --after-eof       write to stdout only when stdin has ended
---answer TEXT     write TEXT to stdout at the very end
+--answer TEXT     write TEXT to stdout when all of that is written
 """
 
 import argparse
 import os
-import sys
 import threading
 
 parser = argparse.ArgumentParser()
@@ -58,13 +57,12 @@ if options.say:
     write_all(2, (options.say + "\n").encode())
 if options.after_eof:
     drain_stdin()
+else:
+    threading.Thread(target=drain_stdin).start()  # the end waits for it
 jobs = [threading.Thread(target=job) for job in (pour_stdout, pour_stderr)]
-if not options.after_eof:
-    jobs.append(threading.Thread(target=drain_stdin))
 for job in jobs:
     job.start()
 for job in jobs:
     job.join()
 if options.answer:
     write_all(1, options.answer.encode())
-sys.exit(0)
