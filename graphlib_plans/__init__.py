@@ -4,7 +4,7 @@ The modules form rows, and a module imports only from rows above its own (tests/
 
     0  errors paths                          what goes wrong, where files live
     1  documents templates schema            plan files, {{references}}, JSON Schema
-       processes web                         programs we start, HTTP requests
+       processes web parallel                programs we start, HTTP requests, threads
     2  dependencies records                  step order, run records and usage
     3  config tools validation               settings, the tool registry, problems of a plan
     3b calls                                 one call: its retries, record and bodies

@@ -10,6 +10,7 @@ import time
 
 from . import documents, records, templates, tools
 from .errors import ExitFired, PlanError, StopRun, ToolError
+from .parallel import in_parallel
 
 #: Doublings after which the wait between two tries grows no more.
 BACKOFF_DOUBLINGS = 20
@@ -52,14 +53,6 @@ class Tally:
             self.count += number
         if self._parent is not None:
             self._parent.add(number)
-
-
-def result_of(function):
-    """Return (result, None) or (None, whatever was raised): the outermost frame of a worker, so nothing is lost."""
-    try:
-        return function(), None
-    except BaseException as error:
-        return None, error
 
 
 class Digests:
@@ -314,32 +307,3 @@ class StepRun:
         value = function()
         journal.note({"type": "model", "key": key, "digest": digest, "value": value})
         return value
-
-
-def in_parallel(function, items, limit, name):
-    """Return [function(index, item), …] computed by this thread and limit - 1 others."""
-    results = [None] * len(items)
-    todo = enumerate(items)
-    failures = []
-    # Protects todo; held for one step of it.
-    lock = threading.Lock()
-
-    def work():
-        while True:
-            with lock:
-                index, item = (None, None) if failures else next(todo, (None, None))
-            if index is None:
-                return
-            results[index], error = result_of(lambda: function(index, item))
-            if error is not None:
-                failures.append((index, error))
-
-    threads = [threading.Thread(target=work, name=f"{name}.{n}", daemon=True) for n in range(1, limit)]
-    for thread in threads:
-        thread.start()
-    work()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise min(failures, key=lambda failure: (not isinstance(failure[1], StopRun), failure[0]))[1]
-    return results

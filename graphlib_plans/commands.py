@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 
 from . import authoring, config, documents, drawing, execution, paths, records, terminal, tools
-from .calls import result_of
 from .documents import read_json
 from .errors import BadArgument, ConfigError, PlanError, Refused, ToolError, did_you_mean, shorten, type_name
+from .parallel import result_of
 
 #: What `set` takes as text or as several texts; every other attribute is JSON.
 _TEXT_ATTRIBUTES = ("name", "description", "identifier", "tool", "reasoning")
@@ -108,22 +108,8 @@ def _takes_text_alone(field):
 
 def plan_list(shell, arguments):
     """List the plans, and what is skipped or hidden and why."""
-    catalog = shell.workspace.catalog
-    plans = [
-        {
-            "identifier": entry.plan.identifier,
-            "name": entry.plan.name,
-            "description": entry.plan.description,
-            "steps": len(entry.plan.steps),
-            "path": str(entry.path),
-        }
-        for entry in catalog.plans.values()
-    ]
-    body = {
-        "plans": plans,
-        "skipped": [{"path": entry.path, "reason": entry.reason} for entry in catalog.skipped],
-        "hidden": [{"identifier": plan.identifier, "missingServers": list(plan.missing)} for plan in catalog.hidden],
-    }
+    body = shell.workspace.catalog.listing()
+    plans = body["plans"]
     if not plans:
         places = ", ".join(map(str, shell.workspace.config.plan_dirs)) or "no directory is configured"
         body["note"] = f"there are no plans here; looked in: {places}"
@@ -210,7 +196,7 @@ def plan_run(shell, arguments):
 
 
 def _start(shell, arguments):
-    plan = shell.workspace.catalog.find(arguments.plan).plan
+    plan = shell.workspace.catalog.find_plan(arguments.plan)
     value = _input(shell, arguments.input, arguments.pairs, plan.input_schema)
     return _run(shell, arguments, plan, value, _record(shell, arguments, plan, value), None)
 
@@ -236,7 +222,7 @@ def _resume(shell, arguments):
     try:
         if arguments.plan and arguments.plan != header["plan"]:
             raise BadArgument(f"run {record.run} is one of plan {header['plan']!r}, not of {arguments.plan!r}")
-        plan = shell.workspace.catalog.find(header["plan"]).plan
+        plan = shell.workspace.catalog.find_plan(header["plan"])
     except PlanError:
         record.close()
         raise
@@ -273,48 +259,49 @@ def _run(shell, arguments, plan, value, record, finished):
 
 
 def _interruptible(function, cancel, tell):
-    """Return function(), run on a thread; Ctrl-C and _STOPPING cancel it, a second one ends the program at once."""
+    """Return function(), run on a thread; the first of _STOPPING cancels it, a second ends the program at once."""
     box, done = [], threading.Event()
 
     def work():
         box.append(result_of(function))
         done.set()
 
-    with _stopping_signals():
+    def stop(name):
+        if cancel.cancelled:
+            raise KeyboardInterrupt(name)
+        cancel.cancel(f"stopped by {name}")
+        tell("stopping; what is running is told to end (Ctrl-C again to leave at once)")
+
+    with _stopping_signals(stop):
         threading.Thread(target=work, name="plan.run", daemon=True).start()
-        try:
-            _wait(done)
-        except KeyboardInterrupt as stopped:
-            cancel.cancel(str(stopped) or "stopped by Ctrl-C")
-            tell("stopping; what is running is told to end (Ctrl-C again to leave at once)")
-            _wait(done)
+        # In short waits: a signal that comes just before one without limit would not be heard.
+        while not done.wait(0.5):
+            pass
     result, error = box[0]
     if error is not None:
         raise error
     return result
 
 
-def _wait(done):
-    """Wait for an event in short waits: a signal that comes just before one without limit would not end it."""
-    while not done.wait(0.5):
-        pass
-
-
-#: Signals that stop a run like Ctrl-C does; the second is sent when a terminal is closed.
-_STOPPING = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+#: Signals that stop a run, and their names for people; SIGHUP is sent when a terminal is closed.
+_STOPPING = {
+    getattr(signal, name): spoken
+    for name, spoken in (("SIGINT", "Ctrl-C"), ("SIGTERM", "SIGTERM"), ("SIGHUP", "SIGHUP"))
+    if hasattr(signal, name)
+}
 
 
 @contextlib.contextmanager
-def _stopping_signals():
-    """Have _STOPPING raise KeyboardInterrupt in the main thread; elsewhere Python allows no handler."""
-
-    def stop(number, frame):
-        raise KeyboardInterrupt(f"stopped by {signal.Signals(number).name}")
-
+def _stopping_signals(stop):
+    """Have _STOPPING call stop(name) in the main thread; elsewhere Python allows no handler. Ignored ones stay so."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, stop) for number in _STOPPING if signal.getsignal(number) != signal.SIG_IGN}
+    before = {
+        number: signal.signal(number, lambda number, frame: stop(_STOPPING[number]))
+        for number in _STOPPING
+        if signal.getsignal(number) != signal.SIG_IGN
+    }
     try:
         yield
     finally:

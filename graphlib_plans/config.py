@@ -266,7 +266,8 @@ def load(project, environ, *, isolated=False):
     the working directory; without a project it never does, so relative `paths` entries are dropped then.
     """
     project = None if isolated or project is None else Path(project)
-    files = [_File(paths.global_config(environ), "global", paths.global_config(environ).parent)]
+    shared = paths.global_config(environ)
+    files = [_File(shared, "global", shared.parent)]
     if project is not None:
         files.append(_File(paths.project_config(project), "project", project))
     merged, bases = {}, {}

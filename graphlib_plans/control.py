@@ -4,13 +4,12 @@ They are evaluated here and never dispatched to a tool. Each gets an execution.S
 render it, to run bodies, to call tools, to ask a person and to remember what a model said.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from . import schema, validation
-from .documents import CONTROL_STEPS, read_json, to_json
-from .errors import DocumentError, ExitFired, ModelUnavailable, PlanError, ToolError, shorten, type_name
+from .documents import CONTROL_STEPS, find_json, to_json
+from .errors import ExitFired, ModelUnavailable, PlanError, ToolError, shorten, type_name
 from .tools import CONTROL, PLANNER, Tool
 
 #: Rounds an agent may take where its step does not say.
@@ -332,7 +331,7 @@ class _AgentRun:
 
     def read(self, text, number):
         """Return (the object in a reply, ""), or (None, what is wrong with it) when one repair did not help."""
-        value = _json_in(text)
+        value = find_json(text)
         if not isinstance(value, dict):
             return None, "it is not one JSON object"
         problems = schema.problems(value, self.wanted)
@@ -362,20 +361,6 @@ class _AgentRun:
             return self.step.remember(f"agent.{number}.repair", prompt, mend)
         except PlanError:  # the conversation goes on with what was wrong
             return None
-
-
-_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
-
-
-def _json_in(text):
-    """Return the JSON value a reply holds: the whole text, a fenced block, or what the outermost braces enclose."""
-    braces = text[text.find("{") : text.rfind("}") + 1]
-    for candidate in (text, *_FENCE.findall(text), braces):
-        try:
-            return read_json(candidate)
-        except DocumentError:
-            continue
-    return None
 
 
 # Definitions -------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ What is left may run at the same time.
 import graphlib
 
 from . import documents, templates
-from .errors import InvalidPlan, Problem, did_you_mean, pointer, shorten
+from .errors import InvalidPlan, Problem, UnknownPlan, did_you_mean, pointer, shorten
 
 #: Steps that nothing is moved across: the one may end the plan, the other speaks with a person.
 BARRIERS = ("exit", "ask")
@@ -58,10 +58,11 @@ def levels(plan, is_read_only):
     return groups
 
 
-def order_problems(document):
+def order_problems(document, is_read_only=lambda name: True):
     """Return what is wrong with the order of a document's steps: after_unknown, after_self, order_cycle.
 
-    Steps of the wrong shape are left out; shape_problems tells about those.
+    is_read_only: as for order(). Reading tools give the fewest edges that always hold: a cycle among those is there
+    whatever the tools are. Steps of the wrong shape are left out; shape_problems tells about those.
     """
     steps = [
         (step["id"], step.get("tool"), step.get("input"), _names(step.get("after")), step.get("on_error"))
@@ -78,8 +79,7 @@ def order_problems(document):
             elif name not in known:
                 text = f"step {step.get('id')!r} waits for {shorten(name, 80)!r}, and there is no such step"
                 problems.append(Problem(place, "after_unknown", text, did_you_mean(name, known)))
-    # Reading tools give the fewest edges that always hold: a cycle among those is there whatever the tools are.
-    _, cycle = _prepare(_waits(steps, lambda name: True, bool(document.get("parallel"))))
+    _, cycle = _prepare(_waits(steps, is_read_only, bool(document.get("parallel"))))
     if cycle:
         problems.append(_cycle_problem(cycle, document))
     return problems
@@ -110,10 +110,8 @@ def _waits(steps, is_read_only, parallel):
     known = {step[0] for step in steps}
     for name, tool, arguments, after, on_error in steps:
         before = {other for other in after if other in known and other != name}
-        for reference in templates.references([arguments, on_error]):
-            # Only earlier steps: inside a section the name of a later one is a field of the item.
-            if reference.root in waits:
-                before.add(reference.root)
+        # Only earlier steps: inside a section the name of a later one is a field of the item.
+        before.update(root for root in templates.roots([arguments, on_error]) if root in waits)
         if barrier is not None:
             before.add(barrier)
         if _is_barrier(tool, arguments):
@@ -134,6 +132,32 @@ def _is_barrier(tool, arguments):
     """Say whether a call is an exit or an ask, or has one in a body."""
     calls = (call for _, body in documents.bodies(tool, arguments) for call in _calls(body))
     return tool in BARRIERS or any(_is_barrier(call.get("tool"), call.get("input")) for call in calls)
+
+
+def read_only_test(registry, find_plan, unknown=False):
+    """Return tool name or agent pattern → whether a call of it leaves the world as it is; plans are looked into.
+
+    registry: what is_read_only is asked. find_plan: identifier → Plan, UnknownPlan; None to leave plans to the
+    registry. unknown: the answer for what is not there, or cannot be known without connecting.
+    """
+    known = {}
+
+    def is_read_only(name):
+        if not isinstance(name, str):
+            return unknown  # a static problem
+        if find_plan is None or not name.startswith("plan__") or "*" in name:
+            return registry.is_read_only(name, unknown)
+        if name not in known:
+            known[name] = False  # for a plan that calls itself
+            try:
+                plan = find_plan(name.removeprefix("plan__"))
+            except UnknownPlan:
+                known[name] = unknown
+            else:
+                known[name] = all(reads_only(step.tool, step.input, is_read_only) for step in plan.steps)
+        return known[name]
+
+    return is_read_only
 
 
 def reads_only(tool, arguments, is_read_only):

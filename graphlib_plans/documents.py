@@ -65,6 +65,19 @@ def read_json(text, what="JSON"):
     return _read_json(text, what, None)
 
 
+_FENCE = re.compile(r"```(?:json)?\s*\n(.*?)```", re.DOTALL | re.IGNORECASE)
+
+
+def find_json(text):
+    """Return the JSON value in a model's words: all of them, a fenced block, or the outermost braces; None for none."""
+    for candidate in (text, *_FENCE.findall(text), text[text.find("{") : text.rfind("}") + 1]):
+        try:
+            return read_json(candidate)
+        except DocumentError:
+            continue
+    return None
+
+
 def _read_json(text, what, pairs):
     text = _decode(text, what)
     try:
@@ -669,6 +682,33 @@ class Catalog:
                 raise UnknownPlan(f"plan {name!r} cannot be used: {entry.path}: {entry.reason}")
         hint = did_you_mean(name, self.plans) if self.plans else "there are no plans"
         raise UnknownPlan(f"there is no plan {shorten(str(name), 80)!r}; {hint}")
+
+    def find_plan(self, identifier):
+        """Return the Plan of an identifier. UnknownPlan, as find says."""
+        return self.find(identifier).plan
+
+    def listing(self):
+        """Return {"plans", "skipped", "hidden"} as JSON: what can be used, and what cannot and why."""
+        plans = [
+            {
+                "identifier": entry.plan.identifier,
+                "name": entry.plan.name,
+                "description": entry.plan.description,
+                "steps": len(entry.plan.steps),
+                "path": str(entry.path),
+            }
+            for entry in self.plans.values()
+        ]
+        return {
+            "plans": plans,
+            "skipped": [{"path": entry.path, "reason": entry.reason} for entry in self.skipped],
+            "hidden": [{"identifier": plan.identifier, "missingServers": list(plan.missing)} for plan in self.hidden],
+        }
+
+    def has_checked(self, plan):
+        """Say whether a Plan is one of this catalog's own, whose document was found right when it was read."""
+        entry = self.plans.get(plan.identifier)
+        return entry is not None and entry.plan is plan
 
 
 def plan_files(directories):

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from . import config, dependencies, documents, records, schema, templates, tools, validation
-from .calls import CallRun, Digests, StepFailed, Tally, in_parallel, is_retryable, result_of
+from .calls import CallRun, Digests, StepFailed, Tally, is_retryable
 from .documents import to_json
 from .errors import (
     Cancelled,
@@ -38,6 +38,7 @@ from .errors import (
     UnresolvedTools,
     shorten,
 )
+from .parallel import result_of
 
 #: Longest chain of plans that call each other, the root included; agents and tools can build chains nobody sees before.
 DEPTH_LIMIT = validation.DEPTH_LIMIT
@@ -199,15 +200,13 @@ def _checked_input(plan, arguments):
 
 def check_runnable(plan, services):
     """Raise what keeps a plan from running here, before any step: InvalidPlan, UnresolvedTools, ModelUnavailable."""
-    problems = validation.static_problems(plan.document)
+    problems = [] if services.catalog.has_checked(plan) else validation.static_problems(plan.document)
     if problems:
         raise InvalidPlan.of(problems)
     names = services.models.names() if services.models else None
-
-    def find_plan(identifier):
-        return services.catalog.find(identifier).plan
-
-    problems, notes = validation.catalog_check(plan.document, services.registry, find_plan, services.servers, names)
+    problems, notes = validation.catalog_check(
+        plan.document, services.registry, services.catalog.find_plan, services.servers, names
+    )
     problems = [*problems, *notes]
     if problems:
         absent = all(problem.code in _ABSENT for problem in problems)
@@ -238,21 +237,8 @@ def _models_needed(plan, catalog, seen):
 
 
 def read_only_test(services):
-    """Return name or pattern → whether it leaves the world as it is; plans are looked into."""
-    known = {}
-
-    def is_read_only(name):
-        if not name.startswith("plan__") or "*" in name:
-            return services.registry.is_read_only(name)
-        if name not in known:
-            known[name] = False  # for a plan that calls itself
-            entry = services.catalog.plans.get(name.removeprefix("plan__"))
-            known[name] = entry is not None and all(
-                dependencies.reads_only(step.tool, step.input, is_read_only) for step in entry.plan.steps
-            )
-        return known[name]
-
-    return is_read_only
+    """Return tool name or agent pattern → whether a call of it leaves the world as it is, as far as that is known."""
+    return dependencies.read_only_test(services.registry, services.catalog.find_plan)
 
 
 def connect_servers(plan, context):
@@ -263,17 +249,8 @@ def connect_servers(plan, context):
     """
     if len(plan.steps) < 2:
         return []
-    sources = context.services.registry.unlisted({tool for _, tool, _ in documents.calls(plan.document)})
-
-    def listing(index, source):
-        try:
-            source.tools(context)
-        except PlanError as error:
-            return error.message
-        return None
-
-    told = in_parallel(listing, sources, len(sources), f"plan.{plan.identifier}.connect")
-    return [message for message in told if message]
+    names = {tool for _, tool, _ in documents.calls(plan.document)}
+    return context.services.registry.connect(names, context)
 
 
 # Plans as tools ----------------------------------------------------------------------------------------------------

@@ -306,20 +306,7 @@ class Calls:
     # Authoring
 
     def plan_list(self, call, given):
-        catalog = self._library.current().catalog
-        plans = [
-            {
-                "identifier": entry.plan.identifier,
-                "name": entry.plan.name,
-                "description": entry.plan.description,
-                "steps": len(entry.plan.steps),
-                "path": str(entry.path),
-            }
-            for entry in catalog.plans.values()
-        ]
-        hidden = [{"identifier": plan.identifier, "missingServers": list(plan.missing)} for plan in catalog.hidden]
-        skipped = [{"path": entry.path, "reason": entry.reason} for entry in catalog.skipped]
-        return {"plans": plans, "skipped": skipped, "hidden": hidden}
+        return self._library.current().catalog.listing()
 
     def plan_show(self, call, given):
         document, path = self._library.current().store.open(given["target"])

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from . import schema as json_schema
 from . import web
 from .config import ROLES
-from .documents import read_json, to_json
+from .documents import find_json, read_json, to_json
 from .errors import (
     ConfigError, DocumentError, ModelUnavailable, ToolError, ToolTimeout, did_you_mean, shorten)
 from .tools import printable
@@ -361,19 +361,6 @@ def _dict(value):
 
 def _count(value):
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
-
-
-def find_json(text):
-    """Return the JSON object or value in a model's words: all of it, a fenced block, or the outermost braces."""
-    fenced = re.search(r"```(?:json)?\s*\n(.*?)```", text, re.S)
-    braces = text[text.find("{"):text.rfind("}") + 1]
-    for candidate in (text, fenced[1] if fenced else "", braces):
-        if candidate.strip():
-            try:
-                return read_json(candidate.strip())
-            except DocumentError:
-                continue
-    return None
 
 
 class _ToolNames:

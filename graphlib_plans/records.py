@@ -29,12 +29,15 @@ from .paths import FileLock, make_private_dir
 RECORD_FORMAT = 1
 #: How many records a directory keeps; creating one more removes the oldest that is not running.
 KEEP_RUNS = 500
+# Held by the run that removes old records: runs that start beside it need not remove the same ones.
+_tidying = threading.Lock()
 #: What stands in a record where a secret of the configuration stood.
 HIDDEN = "[hidden]"
 #: How long reopening waits for the lock, in seconds: listings look at it for an instant.
 REOPEN_WAIT_S = 1.0
 
 _RUN = re.compile(r"[a-z0-9-]{1,64}\Z")
+_RECORD_NAME = re.compile(r"[a-z0-9-]{1,64}\.jsonl\Z")
 #: Keys of a line that address it; secrets are searched in everything else.
 _ADDRESS = frozenset(
     "type format run plan key digest stack path tool at started elapsed_s attempts executed kind".split()
@@ -444,7 +447,7 @@ def _record_names(directory):
         names = os.listdir(directory)
     except OSError:  # not there yet, or not for us: no runs
         return []
-    return sorted(name for name in names if name.endswith(".jsonl") and _RUN.match(name.removesuffix(".jsonl")))
+    return sorted(filter(_RECORD_NAME.match, names))
 
 
 def _record_files(directory):
@@ -453,14 +456,17 @@ def _record_files(directory):
 
 
 def _remove_oldest(directory, keep):
-    names = _record_names(directory)  # no paths: every run that starts comes by here
-    for name in names[: max(0, len(names) - keep)]:
-        path = Path(directory) / name
-        try:
-            if _status(path, {}) != "running":
-                path.unlink()
-        except OSError:  # another process removed it
-            continue
+    """Remove the oldest records that have ended until `keep` are left, unless another run is about it."""
+    if not _tidying.acquire(blocking=False):
+        return
+    try:
+        names = _record_names(directory)
+        for path in [Path(directory) / name for name in names[: max(0, len(names) - keep)]]:
+            with contextlib.suppress(OSError):  # another process removed it
+                if _status(path, {}) != "running":
+                    path.unlink()
+    finally:
+        _tidying.release()
 
 
 def _path(directory, run):

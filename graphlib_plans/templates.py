@@ -9,6 +9,7 @@
 There are no filters, no arithmetic and no calls. What is put in is never scanned again, so data may contain braces.
 """
 
+import contextlib
 import functools
 import json
 import re
@@ -408,7 +409,7 @@ def _syntax(text, position, reason):
 
 def has_template(value):
     """Say whether any string inside a JSON value has a tag."""
-    return any("{{" in text for _, text in _strings(value, ""))
+    return bool(_tagged(value, (), []))
 
 
 def references(value, pointer=""):
@@ -417,12 +418,9 @@ def references(value, pointer=""):
     pointer: where the value stands. Strings that do not parse give none: syntax_problems tells about those.
     """
     found = []
-    for place, text in _strings(value, pointer):
-        if "{{" in text:
-            try:
-                _collect(_parse(text), place, False, found)
-            except TemplateSyntax:
-                continue
+    for place, text in _tagged(value, (), []):
+        with contextlib.suppress(TemplateSyntax):
+            _collect(_parse(text), pointer + pointer_of(*place), False, found)
     return found
 
 
@@ -447,25 +445,28 @@ def roots(value):
 def syntax_problems(value, pointer=""):
     """Return one Problem (template_parse) per string inside a JSON value that is no well-formed template."""
     problems = []
-    for place, text in _strings(value, pointer):
-        if "{{" in text:
-            try:
-                _parse(text)
-            except TemplateSyntax as error:
-                problems.append(Problem(place, "template_parse", f"the template {error.message}"))
+    for place, text in _tagged(value, (), []):
+        try:
+            _parse(text)
+        except TemplateSyntax as error:
+            where = pointer + pointer_of(*place)
+            problems.append(Problem(where, "template_parse", f"the template {error.message}"))
     return problems
 
 
-def _strings(value, pointer):
-    """Yield (pointer, text) of every string inside a JSON value; keys are no templates."""
+def _tagged(value, place, found):
+    """Add (place, text) of every string inside a JSON value that has a tag to `found`, and return it.
+
+    place: the keys and indexes that lead to the value; a pointer is made of them only where one is asked for. Keys are
+    no templates.
+    """
     if isinstance(value, str):
-        yield pointer, value
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            yield from _strings(item, pointer + pointer_of(key))
-    elif isinstance(value, list):
-        for index, item in enumerate(value):
-            yield from _strings(item, f"{pointer}/{index}")
+        if "{{" in value:
+            found.append((place, value))
+    elif isinstance(value, (dict, list)):
+        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+            _tagged(item, (*place, key), found)
+    return found
 
 
 def rename(value, old, new):

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from . import records, schema
 from .errors import Cancelled, PlanError, Problem, ToolError, ToolTimeout, did_you_mean, shorten
+from .parallel import in_parallel
 
 #: How a listing names the tools that are no source's.
 CONTROL = "(control)"
@@ -267,6 +268,18 @@ class Source(Protocol):
         """Give up connections and processes."""
 
 
+def _ask(sources, context):
+    """Return [(tools, None) or ([], why not), …] of the sources, which are all asked at the same time. StopRun."""
+
+    def ask(index, source):
+        try:
+            return source.tools(context), None
+        except PlanError as error:
+            return [], error.message
+
+    return in_parallel(ask, sources, len(sources), "tools.list")
+
+
 class Registry:
     """Finds and calls tools. Immutable; sources look after their own locks.
 
@@ -308,17 +321,22 @@ class Registry:
         known = source.known()
         return None if known is None or _named(name, known) else source.missing(name)
 
-    def is_read_only(self, name):
-        """Say whether a tool, or every tool a pattern matches, leaves the world as it is; False when unknown."""
-        if "*" in name:
-            return all(tool.read_only for tool in self.peek_match(name) or (_UNKNOWN,))
-        tool = self.peek(name)
-        return tool is not None and tool.read_only
+    def is_read_only(self, name, unknown=False):
+        """Say whether a tool, or every tool a pattern matches, leaves the world as it is.
 
-    def unlisted(self, names):
-        """Return the sources of these tools that have not listed theirs yet, each once."""
+        unknown: the answer for what is not there, or cannot be known without connecting.
+        """
+        tools = self.peek_match(name) if "*" in name else [self.peek(name)]
+        return all(unknown if tool is None else tool.read_only for tool in tools or (None,))
+
+    def connect(self, names, context):
+        """Have the sources of these tools list theirs if they have not yet, all at the same time. StopRun.
+
+        Returns sentences about those that cannot be reached.
+        """
         sources = {source.prefix: source for source in map(self._source_of, names) if source is not None}
-        return [source for source in sources.values() if source.known() is None]
+        told = _ask([source for source in sources.values() if source.known() is None], context)
+        return [problem for _, problem in told if problem]
 
     def match(self, patterns, context):
         """Return the tools an agent may use, by name. `*` is any run of characters; control steps never match.
@@ -350,11 +368,9 @@ class Registry:
     def listing(self, context):
         """Return (every tool, control steps last; sentences about sources that could not be listed or are broken)."""
         found, notes = [], []
-        for source in self.sources:
-            try:
-                found += source.tools(context)
-            except PlanError as error:
-                notes.append(error.message)
+        for source, (listed, problem) in zip(self.sources, _ask(self.sources, context)):
+            found += listed
+            notes += [problem] if problem else []
             notes += source.notes()
         return found + list(self._controls.values()), notes
 
@@ -414,10 +430,6 @@ class Registry:
         close = did_you_mean(prefix, prefixes) if prefixes else ""
         hint = close if close.startswith("did") else f"add [mcp.{shorten(prefix, 80)}] to the configuration"
         return Problem("", "server_unconfigured", reason, hint)
-
-
-#: Stands for whatever a pattern may turn out to match.
-_UNKNOWN = Tool("", "", "", {}, None)
 
 
 def _named(name, tools):

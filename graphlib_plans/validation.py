@@ -611,6 +611,8 @@ class _CatalogCheck:
         self.problems = []
         self.notes = []
         self.visited = set()
+        #: Only what is known to write: a server that has not been asked yet may turn out to have tools that read.
+        self.is_read_only = dependencies.read_only_test(registry, find_plan, unknown=True)
         #: Pointer of the call in the plan that was asked about from which everything is reached that is checked.
         self.entry = ""
         self.checked = {}  # tool name → (Problem or None, Tool or None), as the registry says
@@ -635,6 +637,8 @@ class _CatalogCheck:
             else:
                 self.check_tool(report, tool, arguments)
         self.check_paths(document, trail, declared)
+        if not any(problem.code in ("plan_cycle", "plan_depth") for problem in self.problems):
+            self.check_order(document, trail, declared)
 
     def check_tool(self, report, tool, arguments):
         if "__" not in tool and tool not in documents.BARE_TOOLS:
@@ -721,6 +725,16 @@ class _CatalogCheck:
             if lost[1]:
                 report = _Report(self, trail, place, declared)
                 report.problem("", "path_unknown", f"{reference} is no result of {tool}: {lost[0]}")
+
+    def check_order(self, document, trail, declared):
+        """Report an `after` that contradicts the file order, which steps that write keep."""
+        if not any(step.get("after") for _, step in documents.steps_of(document)):
+            return  # every other wait is for an earlier step
+        if dependencies.order_problems(document):
+            return  # static problems
+        for problem in dependencies.order_problems(document, self.is_read_only):
+            report = _Report(self, trail, problem.pointer, declared)
+            report.problem("", problem.code, problem.text, problem.hint)
 
     def result_of(self, tool):
         """Return the result schema of a tool, a plan's output keys included, or None."""

@@ -43,7 +43,7 @@ class Workspace:
 
     def find_plan(self, identifier):
         """Return the Plan of an identifier. UnknownPlan."""
-        return self.catalog.find(identifier).plan
+        return self.catalog.find_plan(identifier)
 
     def problems(self, document):
         """Return every Problem of a document, static ones and those on this machine."""

@@ -87,7 +87,9 @@ class World:
         return made
 
     def services(self, **changes):
-        catalog = documents.Catalog({name: documents.Entry(plan, None) for name, plan in sorted(self.plans.items())})
+        # Copies, because a catalog's own plans count as checked, and these were not.
+        copies = {name: documents.Entry(dataclasses.replace(plan), None) for name, plan in sorted(self.plans.items())}
+        catalog = documents.Catalog(copies)
         registry = tools.Registry(
             [self.functions, execution.PlanSource(catalog)],
             {name: each.tool for name, each in control.CONTROLS.items()},

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from graphlib_plans import calls, tools
-from graphlib_plans.errors import BadPath, Cancelled, ToolError
+from graphlib_plans.errors import BadPath, ToolError
 
 
 def fail(message, **options):
@@ -148,17 +148,3 @@ def test_each_gives_results_in_order_and_the_failure_of_the_lowest_index(world, 
 
     with pytest.raises(ToolError, match="no 1"):
         each(picky, list(range(20)), concurrency)
-
-    def stopping(index, item):
-        raise Cancelled("stop") if index else ToolError("no")
-
-    if concurrency == 1:
-        return
-    barrier = calls.threading.Barrier(2, timeout=40)
-
-    def both(index, item):
-        barrier.wait()
-        stopping(index, item)
-
-    with pytest.raises(Cancelled):  # the end of the run counts more than a failure
-        each(both, [0, 1], concurrency)

@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
@@ -248,7 +249,7 @@ def test_a_signal_cancels_the_run_and_its_programs(environ, project, tmp_path, n
             "args": ["-c", code, str(started)],
         },
     )
-    project("plans", "p.json", plan(reshape("A", 1), {"id": "B", "tool": "user__wait", "input": {}}))
+    project("plans", "p.json", plan(reshape("A", 1), {"id": "B", "tool": "user__wait", "input": {}, "after": ["A"]}))
     process = subprocess.Popen(
         [sys.executable, "-m", "graphlib_plans", "plan", "run", "p", "--json"],
         cwd=tmp_path / "project",
@@ -270,6 +271,22 @@ def test_a_signal_cancels_the_run_and_its_programs(environ, project, tmp_path, n
     if started.exists() and started.read_text():
         with pytest.raises(ProcessLookupError):
             os.kill(int(started.read_text()), 0)
+
+
+def test_a_signal_that_comes_while_the_run_is_starting_cancels_it(graph, project, monkeypatch):
+    project("plans", "p.json", plan(reshape("A", 1)))
+    start = threading.Thread.start
+
+    def interrupted(thread):
+        if thread.name == "plan.run":
+            signal.raise_signal(signal.SIGINT)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", interrupted)
+    result = graph("plan", "run", "p", "--json")
+    body = json.loads(result.out)
+    assert (result.code, body["kind"]) == (1, "cancelled"), result.err
+    assert body["error"].endswith("stopped by Ctrl-C")
 
 
 # Records -----------------------------------------------------------------------------------------------------------

@@ -65,6 +65,23 @@ def test_what_is_no_json_says_why(text, part):
     assert part in caught.value.message and caught.value.message.startswith("the answer")
 
 
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        (' [1, 2]\n', [1, 2]),
+        ('Here it is:\n```json\n{"a": 1}\n```\nDone.', {"a": 1}),
+        ('```\nno\n```\nrather\n```JSON\n[{"a": 2}]\n```', [{"a": 2}]),
+        ('I think {"a": {"b": 3}} is right.', {"a": {"b": 3}}),
+        ("nothing", None),
+        ("} and {", None),
+        ("", None),
+    ],
+    ids="all fenced second-fence braces none turned empty".split(),
+)
+def test_json_is_found_in_the_words_of_a_model(text, value):
+    assert documents.find_json(text) == value
+
+
 def test_written_json_can_always_be_encoded():
     value = {"\ud800": "é \udfff", "n": 2**70}
     text = documents.to_json(value)

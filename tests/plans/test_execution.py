@@ -356,7 +356,9 @@ def test_on_error_and_retries_never_swallow_a_cancel(world, step):
 
     world.tool("stop", stop)
     outcome = world.run(
-        step("A", "t__stop", on_error="continue", retry={"attempts": 3, "backoff_s": 0}), step("B"), cancel=cancel
+        step("A", "t__stop", on_error="continue", retry={"attempts": 3, "backoff_s": 0}),
+        step("B", after=["A"]),
+        cancel=cancel,
     )
     assert (outcome.kind, len(world.calls)) == ("cancelled", 1)
 
@@ -370,7 +372,7 @@ def test_a_cancel_passes_through_nested_plans_to_the_root(world, step):
 
     world.tool("stop", stop)
     world.plan(step("X", "t__stop"), identifier="inner")
-    outcome = world.run(step("A"), step("B", "plan__inner", on_error="continue"), cancel=cancel)
+    outcome = world.run(step("A"), step("B", "plan__inner", after=["A"], on_error="continue"), cancel=cancel)
     assert (outcome.kind, outcome.plan, outcome.steps_executed) == ("cancelled", "p", 1)
 
 
@@ -560,6 +562,13 @@ def test_plans_are_read_only_when_everything_in_them_is(world, step):
     is_read_only = execution.read_only_test(world.services())
     names = ("reads", "writes", "calls", "reads_more", "absent")
     assert [is_read_only(f"plan__{name}") for name in names] == [True, False, False, True, False]
+
+
+def test_a_contradicted_order_is_refused_before_any_step_wherever_it_is(world, step):
+    world.plan(step("X", "t__write", after=["Y"]), step("Y", "t__write"), identifier="turned")
+    outcome = world.run(step("A", "t__write"), step("B", "plan__turned"))
+    assert (outcome.kind, outcome.steps_executed, world.calls) == ("invalid_plan", 0, [])
+    assert "plan 'turned', /steps/0: steps wait for each other: X → Y → X" in outcome.error
 
 
 def test_outcomes_are_told_by_their_kind():

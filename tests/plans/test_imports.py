@@ -12,7 +12,7 @@ PACKAGE = pathlib.Path(__file__).resolve().parents[2] / "graphlib_plans"
 ROWS = [
     "__init__",
     "errors paths",
-    "documents templates schema processes web",
+    "documents templates schema processes web parallel",
     "dependencies records",
     "config tools validation",
     "calls",

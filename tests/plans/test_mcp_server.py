@@ -194,6 +194,45 @@ def test_a_plan_that_needs_an_absent_server_is_hidden(served):
     assert body["kind"] == "unknown_plan" and "[mcp.files]" in body["error"] and is_error
 
 
+# Changes on disk
+
+
+def test_every_call_sees_the_files_as_they_are(served):
+    def inner(text, **fields):
+        return served.plan("inner", reshape("a", text), output={"text": "{{a}}"}, **fields)
+
+    def outer(text):
+        steps = ("b", "plan__inner", {}), ("c", "user__say", {})
+        served.plan("outer", *steps, output={"text": text + " {{b.text}} {{c.text}}"})
+
+    def answer():
+        return client.call("plan_outer")[0]
+
+    inner("one")
+    outer("first")
+    served.tool("say", "printf hello")
+    client = served.connect()
+    before = answer()
+    assert before["output"] == {"text": "first one hello"} and before["run"]
+    outer("second")
+    assert answer()["output"] == {"text": "second one hello"}
+    path = inner("another")
+    assert answer()["output"] == {"text": "second another hello"}
+    served.tool("say", "printf goodbye")
+    assert answer()["output"] == {"text": "second another goodbye"}
+    served.config('[storage]\nbackend = "memory"\n')
+    assert answer()["run"] is None
+    inner("gone", input_schema={"type": "object", "required": ["day"]})
+    assert answer()["kind"] == "invalid_plan"
+    path.write_text("{")
+    assert answer()["kind"] == "unresolved_tools"
+    path.unlink()
+    assert "there is no plan 'inner'" in answer()["error"]
+    inner("back")
+    assert answer()["output"] == {"text": "second back goodbye"}
+    assert client.finish() == 0
+
+
 # Changes of the list
 
 

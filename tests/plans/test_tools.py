@@ -120,6 +120,11 @@ def test_only_what_is_known_to_read_counts_as_reading(registry, name, answer):
     assert registry.is_read_only(name) is answer
 
 
+def test_what_is_not_known_to_write_can_count_as_reading(registry):
+    names = ("builtin__x", "lazy__a", "lazy__*", "nope__*", "plan_and_execute")
+    assert [registry.is_read_only(name, unknown=True) for name in names] == [True, True, True, True, False]
+
+
 # Patterns ----------------------------------------------------------------------------------------------------------
 
 
@@ -166,6 +171,29 @@ def test_the_listing_has_everything_in_order_and_says_what_is_broken(registry, c
     assert names[:4] == ["lazy__a", "lazy__b", "builtin__x", "builtin__y"]
     assert names[4:] == ["plan_and_execute", "agent", "ask", "exit", "decide", "filter", "map", "reduce"]
     assert notes == ["down cannot be reached"]
+
+
+def test_a_listing_asks_all_sources_at_the_same_time(context):
+    """Each waits until the other has been asked too."""
+    together = threading.Barrier(2, timeout=40)
+
+    class Slow(Source):
+        def tools(self, context):
+            together.wait()
+            return super().tools(context)
+
+    sources = [Slow("a", tool("a__x"), connected=False), Slow("b", tool("b__x"), connected=False)]
+    found, notes = tools.Registry(sources).listing(context)
+    assert ([each.name for each in found], notes) == (["a__x", "b__x"], [])
+
+
+def test_a_fault_of_a_source_is_not_lost(context):
+    class Broken(Source):
+        def tools(self, context):
+            raise ValueError("a bug")
+
+    with pytest.raises(ValueError, match="a bug"):
+        tools.Registry([Source("a"), Broken("b")]).listing(context)
 
 
 def test_closing_closes_every_source():

@@ -8,9 +8,9 @@ import re
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from graphlib_plans import documents, schema, validation
+from graphlib_plans import dependencies, documents, schema, validation
 from graphlib_plans.documents import to_plan
-from graphlib_plans.errors import Problem, UnknownPlan
+from graphlib_plans.errors import InvalidPlan, Problem, UnknownPlan
 from graphlib_plans.validation import static_problems
 
 DOCS = pathlib.Path(__file__).resolve().parents[2] / "docs" / "plan-format.md"
@@ -352,8 +352,8 @@ class Registry:
             return None
         return [name for name in [*self.tools, "plan__sub"] if re.fullmatch(pattern.replace("*", ".*"), name)]
 
-    def is_read_only(self, name):
-        return name.startswith("builtin__")
+    def is_read_only(self, name, unknown=False):
+        return unknown if name.startswith(self.unlisted) else name.startswith("builtin__")
 
 
 PLANS = {
@@ -363,6 +363,8 @@ PLANS = {
     "loop": document(step("a", "plan__p"), identifier="loop"),
     "solves": document(step(tool="later__y"), identifier="solves", solver={}),
     "ends": document(step("a", "exit", {"status": "success"}), identifier="ends", output={"x": 1}),
+    "shuts": document(step("a", "user__shut"), identifier="shuts", output={}),
+    "turned": document(step("a", "user__shut", after=["b"]), step("b", "user__shut"), identifier="turned", output={}),
 }  # fmt: skip
 
 
@@ -489,6 +491,34 @@ def test_validate_lists_everything_and_advice_as_notes():
     assert not wrong["ok"] and [one["code"] for one in wrong["problems"]] == ["step_id_invalid", "builtin_unknown"]
     found = validation.problems_of(document(step("1", "builtin__nope")), Registry(), find_plan, (), None)
     assert wrong["problems"] == [one.to_json() for one in found]
+
+
+@pytest.mark.parametrize("tool, arguments, parallel, is_refused", [
+    ("user__shut", {}, False, True),
+    ("user__shut", {}, True, False),
+    ("builtin__sum", {"n": 1}, False, False),
+    ("later__unlisted", {}, False, False),
+    ("plan__shuts", {}, False, True),
+    ("plan__sub", {}, False, False),
+    ("agent", {**AGENT, "tools": ["user__*"]}, False, True),
+    ("agent", {**AGENT, "tools": ["later__*"]}, False, False),
+    ("map", {"over": [], "do": {"tool": "user__shut", "input": {}}}, False, True),
+], ids="writes parallel reads unlisted writing-plan reading-plan writing-agent unlisted-agent writing-body".split())
+def test_writing_steps_whose_after_contradicts_their_file_order(tool, arguments, parallel, is_refused):
+    wrong = document(step("a", tool, arguments, after=["b"]), step("b", "user__shut"), parallel=parallel)
+    assert validation.static_problems(wrong) == []
+    found = validation.problems_of(wrong, Registry(), find_plan, {"later"}, None)
+    assert codes(found) == ([("/steps/0", "order_cycle")] if is_refused else [])
+    if is_refused:
+        with pytest.raises(InvalidPlan) as caught:
+            dependencies.sorter(to_plan(wrong), dependencies.read_only_test(Registry(), find_plan))
+        assert caught.value.message == str(found[0])
+
+
+def test_a_plan_that_is_called_is_checked_for_its_order_too():
+    (problem,) = validation.problems_of(document(step("a", "plan__turned")), Registry(), find_plan, (), None)
+    assert (problem.pointer, problem.code) == ("/steps/0", "order_cycle")
+    assert problem.text.startswith("plan 'turned', /steps/0: steps wait for each other: a → b → a")
 
 
 def test_input_gets_defaults_and_sentences():
