@@ -331,13 +331,13 @@ class Gate:
     """A tool user__<name> that stands still until the test lets it go on. Two named pipes, so nobody polls."""
 
     def __init__(self, project, name):
-        self.begun, self._open = project.folder / f"{name}.begun", project.folder / f"{name}.open"
-        for path in (self.begun, self._open):
+        self.begun, self.opening = project.folder / f"{name}.begun", project.folder / f"{name}.open"
+        for path in (self.begun, self.opening):
             os.mkfifo(path)
         # Opened for reading and writing, so that neither side waits for the other to open it.
         self._begun_end = os.open(self.begun, os.O_RDWR)
-        self._open_end = os.open(self._open, os.O_RDWR)
-        project.tool(name, 'echo $$ > "$0"; read line < "$1"; echo passed', self.begun, self._open)
+        self._open_end = os.open(self.opening, os.O_RDWR)
+        project.tool(name, 'echo $$ > "$0"; read line < "$1"; echo passed', self.begun, self.opening)
 
     def await_start(self):
         """Wait until the tool runs; return the process id of its shell."""

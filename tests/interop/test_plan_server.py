@@ -1,16 +1,16 @@
 """The plan server under the clients that people use: build a plan and use it, progress, cancel, questions.
 
-Official Python client (the installed line, 1.x or 2.x), the two TypeScript clients, and MCP Inspector's command line.
-@modelcontextprotocol/conformance tests servers over HTTP alone, so it has nothing to connect to here.
+Official Python client (the installed line, 1.x or 2.x), the two TypeScript clients, MCP Inspector's command line, and
+mcp-conform. @modelcontextprotocol/conformance tests servers over HTTP alone, so it has nothing to connect to here.
 """
 import importlib.metadata
 import importlib.util
 import json
 import pathlib
+import shlex
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -100,11 +100,9 @@ def test_progress_is_followed(client, mode, served):
     need_client(client, mode)
     gate = served.gate("gate")
     served.plan("p", plan_client.reshape("a", 1), {"id": "b", "tool": "user__gate", "input": {}, "after": ["a"]})
-    opener = threading.Thread(target=lambda: (gate.await_start(), gate.let_pass()))
-    opener.start()
-    answer, = drive(served, client, mode, [["progress", "plan_p", {}]])
-    opener.join()
-    # The TypeScript clients drop what arrives in one piece with the answer, so the last message is not theirs.
+    # The TypeScript clients drop what arrives in one piece with the answer, so the last message is not theirs; the
+    # client itself lets the second step end, once it has heard that it began.
+    answer, = drive(served, client, mode, [["progress", "plan_p", {}, 3, str(gate.opening)]])
     told = [(progress, total) for progress, total, _ in answer["progress"]]
     assert told[:3] == [(0.5, 2), (1, 2), (1.5, 2)] and told[3:] in ([(2, 2)], [])
     assert [message for _, _, message in answer["progress"]][:3:2] == ["a builtin__reshape", "b user__gate"]
@@ -171,6 +169,27 @@ def test_the_inspector_lists_and_calls(served):
     assert len(names) == 18 and names[-1] == "plan_greet"
     result = inspect(served, "--method", "tools/call", "--tool-name", "plan_greet", "--tool-arg", "name=Ida")
     assert result["structuredContent"]["output"] == {"text": "Hello Ida"} and result["isError"] is False
+
+
+# mcp-conform
+
+
+@pytest.mark.parametrize("is_relayed", [False, True], ids=["direct", "relayed"])
+def test_mcp_conform_finds_nothing(served, relay_file, nowhere, is_relayed):
+    support.need(importlib.util.find_spec("mcp_probe"), "mcp-conform is not installed; tox installs it")
+    served.plan("greet", plan_client.reshape("a", "Hello {{input.name}}"), output={"text": "{{a}}"},
+                input_schema={"type": "object", "properties": {"name": {"type": "string"}}})
+    home, port = nowhere
+    relay = [sys.executable, relay_file, "--port", str(port), "--home", str(home), "--"] if is_relayed else []
+    done = subprocess.run([sys.executable, "-m", "mcp_probe", "server", "--transport", "stdio", "--format", "json",
+                           "--command", shlex.join([*relay, *plan_client.command(served.folder)])],
+                          capture_output=True, timeout=4 * support.LIMIT_S, cwd=served.home,
+                          env=plan_client.environment(served.home))
+    report = json.loads(done.stdout)
+    assert done.returncode == 0, report
+    checks = {check["name"]: check["passed"] for check in report["checks"]}
+    assert all(checks.values()) and checks["tools_list"] and checks["method_not_found"]
+    assert checks["tool[17](plan_greet)_input_schema"]
 
 
 # Together with our own relay, and with a real server

@@ -6,7 +6,8 @@ same contract. The verbs:
 
     ["list"]                                names of the tools
     ["call", name, arguments]               {"body", "isError"}, or {"error": code}
-    ["progress", name, arguments]           the same with "progress": [[progress, total, message], …]
+    ["progress", name, arguments, n, path]  the same with "progress": [[progress, total, message], …]; writes a line to
+                                            the named pipe at path when message n arrives
     ["answer", result]                      what questions get from now on; null: the callback fails
     ["cancel", name, arguments, path]       cancels the call once the named pipe at path says something
     ["settled", plan]                       status of the newest run of a plan, once it is not running
@@ -43,11 +44,14 @@ async def call(client, name, arguments, **options):
         return {"error": error.error.code}
 
 
-async def progress(client, name, arguments):
+async def progress(client, name, arguments, awaited, path):
     told = []
 
     async def on_progress(progress, total, message):
         told.append([progress, total, message])
+        if len(told) == awaited:
+            with open(path, "wb", buffering=0) as pipe:
+                pipe.write(b"go\n")
 
     return {**await call(client, name, arguments, progress_callback=on_progress), "progress": told}
 

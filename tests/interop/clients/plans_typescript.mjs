@@ -1,7 +1,7 @@
 // The two TypeScript clients as agents of the plan server; plans_official.py has the contract.
 // Usage: node plans_typescript.mjs sdk|client < SCENARIO
 
-import { readFileSync } from 'node:fs';
+import { readFileSync, writeFileSync } from 'node:fs';
 import { open } from 'node:fs/promises';
 
 console.debug = console.error;
@@ -52,9 +52,11 @@ async function call(which, client, name, args, options = {}) {
 const VERBS = {
     list: async (which, client) => (await client.listTools()).tools.map(tool => tool.name),
     call,
-    progress: async (which, client, name, args) => {
+    progress: async (which, client, name, args, awaited, path) => {
         const told = [];
-        const onprogress = each => told.push([each.progress, each.total, each.message]);
+        const onprogress = each => {
+            if (told.push([each.progress, each.total, each.message]) === awaited) writeFileSync(path, 'go\n');
+        };
         return { ...(await call(which, client, name, args, { onprogress })), progress: told };
     },
     answer: async (which, client, result) => {
