@@ -21,7 +21,7 @@ def session(hub, attach, open_page):
     viewer = open_page(hub)
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '6' && i.status === 'ok')")
     viewer.until("state.session.stderr.length > 0")
-    return viewer, relay
+    return viewer.painted(), relay
 
 
 @pytest.mark.parametrize(

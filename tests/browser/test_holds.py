@@ -231,6 +231,18 @@ def test_a_hold_of_another_run_is_shown_and_can_be_visited(hub, attach, open_pag
     second.answered(b'"id": 7')
 
 
+def test_a_key_counts_at_once_when_the_editor_has_closed(held):
+    """The browser may leave the focus in the text of a dialog that has just closed."""
+    viewer, relay = held(hubs.call(7, "echo", {"text": "hi"}), ECHO, name="echo")
+    viewer.press("i").until("document.querySelector('#editor').open")
+    viewer.page.evaluate("""() => {
+        document.querySelector('#editor').close();
+        document.querySelector('#editortext').dispatchEvent(new KeyboardEvent('keydown', {key: 'c', bubbles: true}));
+    }""")
+    viewer.until_free()
+    relay.answered(b'"id": 7')
+
+
 def test_two_holds_are_counted_and_turned(hub, attach, open_page):
     hub.set_breakpoint(kind="tool", point="before")
     relays = [attach(hub).handshake() for _ in range(2)]

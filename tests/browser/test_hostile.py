@@ -35,11 +35,7 @@ def test_a_payload_in_every_field_stays_text(hub, attach, open_page, payload):
     relay.send(hubs.call(7, "echo", {"text": "end"})).answered(b'"id": 7')
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '7' && i.status === 'ok')")
     viewer.press("o").until("document.querySelectorAll('.card').length > 5")
-    for node in viewer.ask("() => [...state.session.nodes.keys()]"):
-        viewer.page.evaluate("id => selectNode(state.session.nodes.get(id))", node)
-        for tab in "aqwty":
-            viewer.press(tab)
-            viewer.painted()
+    assert viewer.show_all("[...state.session.nodes.values()]", "selectNode", "aqwty") > 5
     hub.set_breakpoint(point="before")
     relay.send(hubs.request(8, "tools/call", raw_params='{"name":%s,"arguments":{}}' % text))
     viewer.until("state.holds.size === 1").press("i").until("document.querySelector('#editor').open").press("Escape")
@@ -115,8 +111,4 @@ def test_answers_that_are_no_good_json_are_shown_for_what_they_are(hub, attach, 
     )
     relay.send(hubs.call(51, "echo", {"text": "after"})).answered(b'"id": 51')
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '51' && i.status === 'ok')")
-    for row in range(viewer.ask("() => state.session.rows.length")):
-        viewer.page.evaluate("i => selectRow(state.session.rows[i])", row)
-        for tab in "aqw":
-            viewer.press(tab)
-            viewer.painted()
+    assert viewer.show_all("[...state.session.rows]", "selectRow", "aqw") > 5

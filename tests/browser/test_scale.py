@@ -123,3 +123,13 @@ def test_a_gap_is_visible(own_hub, start, open_page, page_hub, tmp_path):
     viewer.page.locator("#session .tag", has_text="missing").wait_for()
     viewer.filter("kind:gap")
     assert "missing here" in viewer.rows()[0][5]
+
+
+def test_the_head_tells_of_a_gap_at_once(hub, attach, open_page):
+    """Even if nothing else happens after it."""
+    hub.clear_breakpoints()
+    attach(hub).handshake()
+    viewer = open_page(hub).until("state.session?.frames > 1").painted()
+    viewer.ask("() => applyEvent(state.session, {seq: state.session.seq + 1, type: 'gap', dropped: 3})")
+    viewer.painted()
+    assert "3 events missing" in viewer.page.locator("#session").inner_text()

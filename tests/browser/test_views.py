@@ -26,7 +26,7 @@ def session(hub, attach, open_page):
     viewer = open_page(hub)
     viewer.until("[...state.session.instances.values()].some(i => i.rpc === '9007199254740993' && i.status === 'ok')")
     viewer.until("state.session.stderr.length > 0")
-    return viewer, relay
+    return viewer.painted(), relay
 
 
 def test_the_graph_is_the_tree_of_the_seed(session):
