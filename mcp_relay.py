@@ -2184,7 +2184,7 @@ class Outlet:
         return sent
 
     def close(self, patience_s=1.0):
-        """Write what still waits, then close the descriptor."""
+        """Write what still waits, then close the descriptor; once, since its number may soon be another's."""
         for thread in self._posting:
             thread.join(patience_s)
         if not self.lock.acquire(timeout=patience_s):
@@ -2194,7 +2194,9 @@ class Outlet:
                 self._write_all((b"" if self.at_boundary else b"\n") + b"".join(self._waiting))
                 self._waiting = []
             self._is_broken = True
-            close_quietly(self.fd)
+            if self.fd is not None:
+                close_quietly(self.fd)
+                self.fd = None
         finally:
             self.lock.release()
 
@@ -2238,8 +2240,8 @@ class Lane:
         #: counts chunks, so that the end can see whether bytes still move
         self.progress = 0
         self._is_taking = False
-        #: False when the last read has probably emptied a pipe that does not block
-        self._is_full = True
+        #: the source while the reader is in a read of it; whoever takes it out of here goes on with the lane
+        self._in_read = set()
         self.done = threading.Event()
         self._queue = queue.Queue(LANE_CHUNKS)
         self._writer = None
@@ -2256,23 +2258,24 @@ class Lane:
         start_thread("relay.%s.read" % self.name, self.relay.guard, self._read_loop, "relay.%s.read" % self.name)
 
     def stop(self):
-        """Make the reader take the end of file for reached."""
+        """Make the reader take the end of file for reached.
+
+        Nothing wakes a thread from a read, so one that is in there is left behind and another goes on in its place. For
+        the host's side nobody waits: it ends when the host closes it, or with us.
+        """
         self._stopped = True
         self._wake.wake()
+        if self.direction == SERVER_TO_CLIENT and self._leave_read(self.source):
+            self.start()
 
     def wake(self):
         """Make the reader look at `hold` again."""
         self._wake.wake()
 
     def resume(self, source):
-        """Read on from another source; called by the reader itself at the end of the first one.
-
-        The server's pipe must not block, so that `stop` is heard before its end; the host's is left as it was found.
-        """
+        """Read on from another source; called by the reader itself at the end of the first one."""
         self.source = source
         self._stopped = False
-        if self.direction == SERVER_TO_CLIENT and not WINDOWS:
-            os.set_blocking(source, False)  # our end alone: the server's is not changed by that
 
     def probe(self):
         """Notice a source that hung up while this lane's writer waits for a peer that does not read."""
@@ -2287,6 +2290,8 @@ class Lane:
     def _read_loop(self):
         while True:
             chunk = self._read()
+            if chunk is None:
+                return
             if chunk:
                 self.progress += 1
                 self._is_taking = True
@@ -2297,21 +2302,34 @@ class Lane:
         self._finish()
 
     def _read(self):
-        """Return the next chunk, or b"" at the end.
+        """Return the next chunk, b"" at the end, or None when `stop` made another thread go on with this lane.
 
-        While the lane streams and more is probably there, it reads without a look first: a system call less.
+        While nothing waits in the queue there is nothing to look for beside the source, so the read itself waits.
         """
-        may_read = self._streaming and self._is_full
-        while may_read and not self._stopped or self._wait():
+        source = self.source
+        may_block = self._streaming or not self._queue.unfinished_tasks
+        while may_block or self._wait():
+            chunk = None
+            self._in_read.add(source)  # before the look at _stopped: `stop` sets that before it looks here
             try:
-                chunk = os.read(self.source, READ_BYTES)
-                self._is_full = self.direction == CLIENT_TO_SERVER or len(chunk) * 4 > READ_BYTES
+                chunk = b"" if self._stopped else os.read(source, READ_BYTES)
+            except BlockingIOError:  # the host's pipe is empty, and somebody made it one that does not block
+                may_block = False
+            except OSError:  # a closed descriptor, or a terminal that went away: the end, as it is for everybody
+                chunk = b""
+            if not self._leave_read(source):
+                return None
+            if chunk is not None:
                 return chunk
-            except BlockingIOError:  # the server's pipe is empty, or somebody made the host's one non-blocking
-                may_read = False
-            except OSError:
-                break  # a closed descriptor, or a terminal that went away: the end, as it is for everybody
         return b""
+
+    def _leave_read(self, source):
+        """Take the source out of `_in_read`; return False when somebody else did."""
+        try:
+            self._in_read.remove(source)  # one step of the interpreter, so one thread alone succeeds
+        except KeyError:
+            return False
+        return True
 
     def _wait(self):
         """Block until there is something to read; False when the lane is stopped.

@@ -13,6 +13,7 @@ import sys
 
 import pytest
 
+import mcp_relay
 import support
 from support import server
 
@@ -315,6 +316,18 @@ def test_a_server_that_closes_stderr_is_alive(start, lifeline):
         session.send(PING)
         session.wait_out(b'"id":%d,' % number)
     assert session.finish().code == 0
+
+
+def test_a_descriptor_is_closed_once():
+    """The end of the host and the end of the server both close the same one, whose number may be another's by then."""
+    reader, writer = os.pipe()
+    outlet = mcp_relay.Outlet("to_server", writer, lambda: None)
+    outlet.close()
+    assert os.dup(reader) == writer  # the lowest number that is free
+    outlet.close()
+    os.fstat(writer)
+    for number in (reader, writer):
+        os.close(number)
 
 
 def test_a_server_that_closes_its_stdin_still_speaks(start, tmp_path):

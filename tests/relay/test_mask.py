@@ -189,6 +189,24 @@ def test_the_last_words_are_waited_for(run, tmp_path):
     assert b"line 3 of 3" in result.err.partition(b"exited with code 2 before answering anything")[2]
 
 
+def test_a_silent_end_is_masked_although_a_grandchild_keeps_the_pipe_open(start, tmp_path):
+    """What the grandchild says later is said to nobody: the pipe was given up together with the server."""
+    go, said = str(tmp_path / "go"), str(tmp_path / "said")
+    for path in (go, said):
+        os.mkfifo(path)
+    speak_late = '{ read line < "$0"; echo "too late"; echo said > "$1"; } & exit 3'
+    session = start("--mask", server=["sh", "-c", speak_late, go, said]).send(initialize())
+    session.wait_out(b"protocolVersion")
+    with open(go, "wb") as pipe:
+        pipe.write(b"go\n")
+    with open(said, "rb") as pipe:
+        assert pipe.read() == b"said\n"
+    session.send(request("1", "ping"))
+    session.wait_out(b'"id":1')
+    result = session.finish()
+    assert result.code == 0 and list(answers(result.out)) == [0, 1]
+
+
 def test_a_healthy_server_is_left_alone(run):
     data = initialize() + b"odd \xff bytes\r\n" + request("1", "tools/list")
     assert run("--mask", server=server("echo"), data=data) == (0, data, b"") or \

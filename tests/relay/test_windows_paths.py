@@ -69,6 +69,15 @@ def test_a_deaf_server_is_ended_with_its_tree(start_windows, lifeline):
     lifeline.wait_gone()
 
 
+def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for(start_windows, tmp_path):
+    path = str(tmp_path / "go")
+    os.mkfifo(path)
+    session = start_windows(server=["sh", "-c", 'read line < "$0" & exit 6', path])
+    assert session.wait().code == 6
+    with open(path, "wb"):  # lets it go, if it has not been ended
+        pass
+
+
 def test_ctrl_c(start_windows, lifeline):
     session = start_windows(server=server("life", "--lifeline", lifeline.path)).send(PING)
     session.wait_out(b"\n")
