@@ -207,7 +207,7 @@ def _record(shell, arguments, plan, value):
     if arguments.no_record or settings.storage == "memory":
         return None
     try:
-        return records.create(settings.runs_dir, plan, value, secrets=settings.secrets, now=time.time())
+        return records.create(settings.runs_dir, plan, value, secrets=shell.workspace.secrets(), now=time.time())
     except OSError as error:
         reason = documents.reason_of(error)
         shell.note(f"warning: no record of this run can be kept in {settings.runs_dir}: {reason}")
@@ -217,7 +217,7 @@ def _record(shell, arguments, plan, value):
 def _resume(shell, arguments):
     settings = shell.workspace.config
     record, header, finished = records.reopen(
-        settings.runs_dir, arguments.resume, secrets=settings.secrets, now=time.time()
+        settings.runs_dir, arguments.resume, secrets=shell.workspace.secrets(), now=time.time()
     )
     try:
         if arguments.plan and arguments.plan != header["plan"]:

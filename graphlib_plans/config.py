@@ -433,7 +433,7 @@ class _Expansion:
         value = self.used[name] = self.environ.get(name)
         if value is None:
             return self.unset(match[0], name, address, place)
-        if len(value) >= SECRET_MIN and not _PLACES.fullmatch(name):
+        if hides(name, value):
             self.secrets.add(value)
         return value
 
@@ -560,15 +560,29 @@ def _storage(tables, environ):
 # Secrets -----------------------------------------------------------------------------------------------------------
 
 
+def hides(name, value):
+    """Say whether the value of a variable is kept out of records: long enough to be told apart, and not a place."""
+    return len(value) >= SECRET_MIN and not _PLACES.fullmatch(name)
+
+
+def tells_a_secret(name):
+    """Say whether the name of a variable or key says that its value is a secret."""
+    return _SECRET_NAME.search(name) is not None
+
+
+def header_secrets(headers):
+    """Return the values that headers hold and no record may: all of those that are not about the kind of content."""
+    values = {value for name, value in headers.items() if name.lower() not in _OPEN_HEADERS}
+    return values | {value.partition(" ")[2] for value in values}  # "Bearer TOKEN": the token alone as well
+
+
 def _literal_secrets(tables):
     """Return the secrets that stand in the files as they are."""
     found = {provider.get("api_key", "") for provider in tables.get("providers", {}).values()}
     for server in tables.get("mcp", {}).values():
-        for name, value in server.get("headers", {}).items():
-            if name.lower() not in _OPEN_HEADERS:
-                found |= {value, value.partition(" ")[2]}  # "Bearer TOKEN": the token alone as well
+        found |= header_secrets(server.get("headers", {}))
         for name, value in server.get("env", {}).items():
-            if len(value) >= LITERAL_MIN or _SECRET_NAME.search(name):
+            if len(value) >= LITERAL_MIN or tells_a_secret(name):
                 found.add(value)
     return {value for value in found if len(value) >= SECRET_MIN and "${" not in value}
 

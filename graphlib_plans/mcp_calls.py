@@ -210,7 +210,7 @@ class Calls:
         if settings.storage == "memory":
             return None
         try:
-            return records.create(settings.runs_dir, plan, arguments, secrets=settings.secrets, now=time.time())
+            return records.create(settings.runs_dir, plan, arguments, secrets=current.secrets(), now=time.time())
         except OSError as error:
             reason = documents.reason_of(error)
             self._tell(f"warning: no record of this run can be kept in {settings.runs_dir}: {reason}")
@@ -294,7 +294,7 @@ class Calls:
             return self._asking(current, state)
         settings = current.config
         record, header, finished = records.reopen(
-            settings.runs_dir, state["run"], secrets=settings.secrets, now=time.time()
+            settings.runs_dir, state["run"], secrets=current.secrets(), now=time.time()
         )
         if header["document"] != plan.document or state["key"] in finished:
             record.close()

@@ -12,7 +12,7 @@ import re
 import threading
 import urllib.parse
 
-from . import documents, paths, processes, schema, templates, web
+from . import config, documents, paths, processes, schema, templates, web
 from .documents import key_problems, read_json, to_json
 from .errors import (
     DocumentError, ModelUnavailable, PlanError, Problem, TemplateError, ToolError, did_you_mean, shorten)
@@ -173,6 +173,7 @@ class UserTools:
         self._tools = []
         self._broken = {}
         self._notes = []
+        self._secrets = frozenset()
 
     def known(self):
         """Return the tools of the files as they are now."""
@@ -201,12 +202,17 @@ class UserTools:
         self.known()
         return list(self._notes)
 
+    def secrets(self):
+        """Return the texts that the files add to requests and programs and that no record may hold."""
+        self.known()
+        return self._secrets
+
     def close(self):
         """Do nothing: what a call starts ends with the call."""
 
     def _read(self):
         files, skipped = documents.plan_files(self._directories)
-        tools, broken, owners = {}, {}, {}
+        tools, broken, owners, secrets = {}, {}, {}, set()
         notes = [f"{entry.path}: {entry.reason}" for entry in skipped]
         for path in files:
             name = path.stem
@@ -226,9 +232,11 @@ class UserTools:
             owners[name] = path
             if reason is None:
                 tools[name] = self._to_tool(document, path)
+                secrets |= _secrets_of(document, self._environ)
             else:
                 broken[name] = reason if str(path) in reason else f"{path}: {reason}"
         self._tools, self._broken = [tools[name] for name in sorted(tools)], broken
+        self._secrets = frozenset(secrets)
         self._notes = notes + [f"user tool {name!r} cannot be used: {reason}" for name, reason in sorted(broken.items())]
 
     def _to_tool(self, document, path):
@@ -313,6 +321,18 @@ def _variables_as_tags(value):
         return {key: walk(item) for key, item in part.items()} if isinstance(part, dict) else part
 
     return walk(value), names
+
+
+def _secrets_of(document, environ):
+    """Return what a tool sends and no record may hold, by the rules of the configuration (docs/graph-cli.md).
+
+    The variables of `headers` and `query`, those elsewhere whose names tell, and headers that are written out.
+    """
+    sent = _variables_as_tags({key: document.get(key, {}) for key in ("headers", "query")})[1]
+    named = {name for name in _variables_as_tags(document)[1] if config.tells_a_secret(name)}
+    values = {environ[name] for name in sent | named if name in environ and config.hides(name, environ[name])}
+    written = {value for value in config.header_secrets(document.get("headers", {})) if config.hides("", value)}
+    return values | {value for value in written if "${" not in value and "{{" not in value}
 
 
 # exec --------------------------------------------------------------------------------------------------------------

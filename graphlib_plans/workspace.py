@@ -22,6 +22,7 @@ class Workspace:
 
     def __init__(self, configuration, catalog, sources, model_access, pool, owns_pool):
         self._owns_pool = owns_pool
+        self._user_tools = next(source for source in sources if isinstance(source, user_tools.UserTools))
         self.config = configuration
         self.catalog = catalog
         self.servers = frozenset(configuration.mcp)
@@ -44,6 +45,10 @@ class Workspace:
     def find_plan(self, identifier):
         """Return the Plan of an identifier. UnknownPlan."""
         return self.catalog.find_plan(identifier)
+
+    def secrets(self):
+        """Return the texts that no record may hold: those of the configuration and those of the user tools."""
+        return self.config.secrets | self._user_tools.secrets()
 
     def problems(self, document):
         """Return every Problem of a document, static ones and those on this machine."""

@@ -320,6 +320,16 @@ def test_resuming_needs_no_input_and_takes_none(graph, project):
     assert result.code == 1 and "A builtin__reshape reused from the record" in result.err
 
 
+def test_a_secret_of_a_tool_is_in_no_record(graph, project, environ):
+    project("tools", "leak.json", {"name": "leak", "description": "d", "kind": "exec", "command": "sh",
+                                   "args": ["-c", "echo got $K"], "env": {"K": "${LEAKY_TOKEN}"}})
+    project("plans", "p.json", plan({"id": "A", "tool": "user__leak", "input": {}}, reshape("B", "{{A.nope}}")))
+    run = graph("plan", "run", "p", "--json", LEAKY_TOKEN="s3cr3t-of-mine").json["run"]
+    graph("plan", "run", "--resume", run, LEAKY_TOKEN="s3cr3t-of-mine")
+    (record,) = pathlib.Path(environ["HOME"]).rglob(f"{run}.jsonl")
+    assert record.read_text().count("got [hidden]") >= 2 and "s3cr3t" not in record.read_text()
+
+
 def test_without_a_place_for_records_the_run_goes_on(graph, project, tmp_path):
     (tmp_path / "file").write_text("")
     project("plans", "p.json", plan(reshape("A", 1)))

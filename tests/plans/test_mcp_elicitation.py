@@ -306,6 +306,19 @@ def test_without_records_nobody_can_be_asked_later(served):
     assert client.call("plan_p")[0]["output"]["answer"] == UNANSWERED
 
 
+def test_a_secret_of_a_tool_is_in_no_record_before_and_after_a_question(served):
+    served.tool("leak", "echo got $K", env={"K": "${LEAKY_TOKEN}"})
+    served.plan("p", ("a", "user__leak", {}), ("q", "ask", {"prompt": "Go?", "output_schema": GO}),
+                {"id": "b", "tool": "user__leak", "input": {}, "after": ["q"]}, output={"said": "{{a.text}}, {{b.text}}"})
+    client = served.connect(version=MODERN, capabilities=FORMS, env={"LEAKY_TOKEN": "s3cr3t-of-mine"})
+    key, _, state = suspended(served, client)
+    answer = {key: {"action": "accept", "content": {"go": True}}}
+    body = client.outcome(again(client, "plan_p", state, answer))[0]
+    assert body["output"] == {"said": "got s3cr3t-of-mine, got s3cr3t-of-mine"}
+    written = "".join(path.read_text() for path in served.home.rglob("*.jsonl"))
+    assert written.count("got [hidden]") >= 2 and "s3cr3t" not in written
+
+
 def test_responses_to_nothing_are_ignored(served):
     ask_plan(served)
     client = served.connect(capabilities=FORMS)

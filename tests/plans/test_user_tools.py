@@ -218,6 +218,19 @@ def test_a_variable_that_is_not_set(folder):
     assert not caught.value.retryable
 
 
+def test_what_no_record_may_hold(tmp_path):
+    variables = {"TOKEN": "from-a-header", "PLAIN": "from-a-query", "API_KEY": "from-a-program", "MODE": "debugging",
+                 "SHORT": "abc", "HOME": "/home/me", "MY_SECRET": "not-in-a-file"}
+    folder = Folder(tmp_path, variables)
+    headers = {"Authorization": "Bearer ${TOKEN}", "X-Key": "Basic written", "Accept": "application/json",
+               "X-A": "{{input.a}}", "X-Short": "${SHORT}", "X-Home": "${HOME}", "X-None": "${NO_SUCH_VARIABLE}"}
+    folder.write(http_tool("http://localhost", name="a", headers=headers, query={"q": "${PLAIN}"}))
+    folder.write(exec_tool(name="b", env={"K": "${API_KEY}", "M": "${MODE}"}))
+    assert folder.source.secrets() == {"from-a-header", "from-a-query", "from-a-program", "Basic written", "written"}
+    (tmp_path / "a.json").unlink()
+    assert folder.source.secrets() == {"from-a-program"}
+
+
 def test_an_argument_that_is_missing(folder):
     folder.write(exec_tool(args=["{{input.a}}"], input_schema=inputs("a")))
     with pytest.raises(ToolError, match="user__x: .*input.a") as caught:

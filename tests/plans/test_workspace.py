@@ -1,10 +1,11 @@
 """One configuration put together: plans, tools, servers, models, and runs over all of them."""
 
 import json
+import time
 
 import pytest
 
-from graphlib_plans import authoring, execution, mcp_client, tools, wire
+from graphlib_plans import authoring, execution, mcp_client, records, tools, wire
 from graphlib_plans.errors import ConfigError, UnknownPlan
 from graphlib_plans.workspace import open_workspace
 
@@ -88,6 +89,24 @@ def test_a_plan_runs_on_its_services(workspace):
     outcome = execution.run(workspace.find_plan("double"), {"n": 2**70}, workspace.services)
     assert outcome.kind == "ran" and outcome.output == {"all": [2**70, 2**70]}, outcome
     assert execution.run(workspace.find_plan("double"), {}, workspace.services).kind == "needs_input"
+
+
+def test_what_a_user_tool_keeps_secret_is_in_no_record(project, environ):
+    tool = {"name": "leak", "description": "d", "kind": "exec", "command": "sh", "args": ["-c", "echo got $K"],
+            "env": {"K": "${LEAKY_TOKEN}"}}
+    (project / ".graph/tools/leak.json").write_text(json.dumps(tool))
+    plan = {"identifier": "leak", "name": "L", "description": "", "steps": [{"id": "a", "tool": "user__leak", "input": {}}],
+            "output": {"said": "{{a}}"}}
+    (project / ".graph/plans/leak.json").write_text(json.dumps(plan))
+    opened = open_workspace(project, {**environ, "LEAKY_TOKEN": "s3cr3t-of-mine"})
+    assert "s3cr3t-of-mine" in opened.secrets()
+    found = opened.find_plan("leak")
+    record = records.create(project / "runs", found, {}, secrets=opened.secrets(), now=time.time())
+    outcome = execution.run(found, {}, opened.services, record=record)
+    opened.close()
+    assert outcome.output == {"said": {"text": "got s3cr3t-of-mine"}}
+    written = (project / "runs" / f"{record.run}.jsonl").read_text()
+    assert "got [hidden]" in written and "s3cr3t" not in written
 
 
 def test_validation_knows_the_tools_of_this_machine(workspace):
