@@ -14,6 +14,7 @@ import math
 import os
 import re
 import stat
+import time
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,8 @@ MAX_DEPTH = 100
 MAX_VALUES = 1_000_000
 #: Largest plan file, in bytes; a plan of 1,000 steps has about 200 kB.
 MAX_FILE_BYTES = 16 * 1024 * 1024
+#: Nanoseconds in which a file system may give two writes the same time: Linux counts in ticks of 1 to 10 ms. Twice that.
+TICK_NS = 20_000_000
 
 #: File formats by suffix, in the order in which they win inside one directory.
 FORMATS = {".json": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml"}
@@ -665,8 +668,6 @@ class Catalog:
     plans: dict = field(default_factory=dict)
     skipped: list = field(default_factory=list)
     hidden: list = field(default_factory=list)
-    #: Equal fingerprints mean that no file of the directories was added, removed or changed.
-    fingerprint: tuple = ()
 
     def find(self, name):
         """Return the Entry of a plan. UnknownPlan says why there is none: hidden, skipped, or a name near it."""
@@ -745,10 +746,19 @@ def fingerprint(directories):
 def _stamp(path):
     """Return what tells one state of a file from the next, None when it cannot be looked at."""
     try:
-        state = os.stat(path)
+        return state_stamp(os.stat(path))
     except OSError:
         return None
-    return state.st_mtime_ns, state.st_size, state.st_ino
+
+
+def state_stamp(state):
+    """Return what tells one state of a file from the next. state: os.stat_result.
+
+    The time of a file that was just written may stay as it is although it is written again, so such a file gives
+    another value at each look.
+    """
+    now = time.time_ns()
+    return state.st_mtime_ns, state.st_size, state.st_ino, now if abs(now - state.st_mtime_ns) < TICK_NS else 0
 
 
 def scan(directories, *, servers, check):
@@ -758,10 +768,8 @@ def scan(directories, *, servers, check):
     The first file that claims an identifier has it, even when it is broken: running another plan of the same name
     in its place would be a surprise.
     """
-    directories = list(directories)
-    state = fingerprint(directories)
     files, skipped = plan_files(directories)
-    catalog = Catalog(skipped=skipped, fingerprint=state)
+    catalog = Catalog(skipped=skipped)
     claimed = {}
     for path in files:
         identifier = ""

@@ -120,10 +120,9 @@ def _files_stamp(directories):
             with os.scandir(directory) as entries:
                 for entry in entries:
                     with contextlib.suppress(OSError):  # removed meanwhile
-                        state = entry.stat()
-                        stamp.append((entry.path, state.st_mtime_ns, state.st_size, state.st_ino))
+                        stamp.append((entry.path, *documents.state_stamp(entry.stat())))
         except OSError as error:
-            stamp.append((str(directory), error.errno, 0, 0))
+            stamp.append((str(directory), error.errno))
     return tuple(sorted(stamp))
 
 

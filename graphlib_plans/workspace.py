@@ -61,10 +61,6 @@ class Workspace:
     def _surroundings(self):
         return self.registry, self.find_plan, self.servers, self.models.names()
 
-    def is_current(self):
-        """Say whether the plan files are as they were; the configuration's own fingerprint tells about the rest."""
-        return documents.fingerprint(self.config.plan_dirs) == self.catalog.fingerprint
-
     def close(self):
         """Give up what the sources hold; the pool too when nobody else keeps it."""
         self.registry.close()

@@ -428,14 +428,24 @@ def test_an_unreadable_directory_is_one_entry(tmp_path):
 
 
 def test_the_fingerprint_tells_every_change(tmp_path):
-    states = [catalog_of(tmp_path).fingerprint]
+    states = [documents.fingerprint([tmp_path])]
     path = put(tmp_path, "x.json", plan())
-    states.append(catalog_of(tmp_path).fingerprint)
+    states.append(documents.fingerprint([tmp_path]))
     path.write_text(json.dumps(plan(name="longer name")))
     states.append(documents.fingerprint([tmp_path]))
     path.unlink()
     states.append(documents.fingerprint([tmp_path]))
     assert states[0] == states[3] and len(set(states)) == 3
+
+
+def test_a_file_that_was_just_written_is_looked_at_again(tmp_path, monkeypatch):
+    """A second write in one tick of the file system's clock leaves time, size and inode as they were."""
+    path = put(tmp_path, "x.json", plan())
+    written = path.stat().st_mtime_ns
+    moments = iter([written + 1, written + 2, written + documents.TICK_NS, written + documents.TICK_NS + 1])
+    monkeypatch.setattr(documents.time, "time_ns", lambda: next(moments))
+    states = [documents.fingerprint([tmp_path]) for _ in range(4)]
+    assert len(set(states)) == 3 and states[2] == states[3]
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/passwd", "x/../x", "", "\ud800", "\0", 5])
