@@ -1838,8 +1838,8 @@ class History:
     """The newest chunks of both directions and of stderr, in the order in which they were read, and the keepsakes.
 
     Bounded by HISTORY_BYTES and HISTORY_FRAMES, where frames are estimated from the beginning of a chunk while it
-    grows and counted when it is replayed. Chunks are kept whole and unread, counted a few at a time and dropped many, an
-    eighth of all: remembering costs a frame on its way next to nothing, and what is kept of a stream of small frames
+    grows and counted when it is replayed. Chunks are kept whole and unread, counted a few at a time and dropped many,
+    an eighth of all: remembering costs a frame on its way next to nothing, and what is kept of a stream of small frames
     stays in the processor's cache. Pure; used under the relay's lock.
     """
 

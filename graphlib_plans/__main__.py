@@ -1,4 +1,4 @@
-"""`python3 -m graphlib_plans` and the console script: the command line, once the interpreter is known to be new enough."""
+"""`python3 -m graphlib_plans` and the console script: the command line, once Python is known to be new enough."""
 
 import sys
 

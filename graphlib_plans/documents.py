@@ -38,7 +38,7 @@ MAX_DEPTH = 100
 MAX_VALUES = 1_000_000
 #: Largest plan file, in bytes; a plan of 1,000 steps has about 200 kB.
 MAX_FILE_BYTES = 16 * 1024 * 1024
-#: Nanoseconds in which a file system may give two writes the same time: Linux counts in ticks of 1 to 10 ms. Twice that.
+#: Nanoseconds in which a file system may give two writes the same time: twice the 10 ms of Linux's slowest tick.
 TICK_NS = 20_000_000
 
 #: File formats by suffix, in the order in which they win inside one directory.

@@ -333,7 +333,8 @@ class _ServerSource:
             if not isinstance(bare, str) or not bare:
                 notes.append(f"MCP server {self.prefix!r} lists a tool without a name; it is left out")
             elif bare in found:
-                notes.append(f"MCP server {self.prefix!r} lists {printable(shorten(bare, 80))!r} twice; the first counts")
+                name = printable(shorten(bare, 80))
+                notes.append(f"MCP server {self.prefix!r} lists {name!r} twice; the first counts")
             elif self._is_allowed(bare):
                 found[bare] = self._to_tool(bare, definition)
         return list(found.values()), notes

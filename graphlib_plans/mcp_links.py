@@ -2,7 +2,7 @@
 
 A link sends one request and returns its result, whatever else arrives meanwhile; it knows nothing of eras and tools.
 Both kinds have `name`, `version` (set by whoever shakes hands), `lost` (LinkLost once the link has ended by itself),
-`request`, `notify`, `listen`, `hang_up` and `end`. What a server does wrong becomes a ToolError of the call it concerns.
+`request`, `notify`, `listen`, `hang_up` and `end`. What a server does wrong becomes a ToolError of the call it is for.
 
 `owner` is who has to hear of things that belong to no request, on the link's own threads: `owner.notified(method)`,
 `owner.was_lost(link, reason, is_failure=True)`, `owner.expire()`.
@@ -279,7 +279,8 @@ class StdioLink:
         if self._noise:
             text += f"; it wrote to its output what is no MCP message: {self._noise!r}"
         if lines:
-            text += ". Its last words on stderr:\n" + "\n".join(f"    {printable(shorten(line, 500))}" for line in lines)
+            quoted = "\n".join(f"    {printable(shorten(line, 500))}" for line in lines)
+            text += f". Its last words on stderr:\n{quoted}"
         return text, {"error": f"server ended: {how}", "stderr": "\n".join(lines)}
 
     # The end
@@ -429,7 +430,8 @@ class HttpLink:
         ours = {name: value for name, value in ours.items() if value is not None}
         taken = {name.lower() for name in ours}
         configured = {name: value for name, value in self._headers.items() if name.lower() not in taken}
-        response = web.send(method, self._url, cancel=cancel, limit_s=limit_s, body=body, headers={**configured, **ours})
+        headers = {**configured, **ours}
+        response = web.send(method, self._url, cancel=cancel, limit_s=limit_s, body=body, headers=headers)
         if response.status in (301, 302, 307, 308) and may_move and "location" in response.headers:
             response.close()
             self._url = web.redirect(self._url, response.headers["location"])  # often but a slash at the end

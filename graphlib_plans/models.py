@@ -401,7 +401,7 @@ def _unwrapped(value, schema):
 
 
 def _message(text, calls, kind, blocks):
-    """Return the assistant's turn as it stands in a conversation; `blocks` only mean something to services of `kind`."""
+    """Return the assistant's turn as it stands in a conversation; `blocks` only mean something to one `kind`."""
     return {"role": "assistant", "text": text, "calls": calls, "native": {"kind": kind, "blocks": blocks}}
 
 
@@ -721,7 +721,7 @@ class _OpenAI:
 
 
 def _is_strict(schema):
-    """Say whether OpenAI can hold a model to a schema to the letter: it must leave nothing open (structured outputs)."""
+    """Say whether OpenAI can hold a model to a schema to the letter: it leaves nothing open (structured outputs)."""
     if isinstance(schema, list):
         return all(map(_is_strict, schema))
     if not isinstance(schema, dict):

@@ -108,7 +108,8 @@ def tool_problems(document):
         problems.append(Problem("", "missing_key", "a reshape tool has either a shape or caller_shape: true"))
     for key in ("input_schema", "output_schema"):
         for found in schema.schema_problems(document.get(key, {})):
-            problems.append(Problem(f"/{key}{found.pointer}", "schema_invalid", f"{key} is no JSON Schema: {found.text}"))
+            reason = f"{key} is no JSON Schema: {found.text}"
+            problems.append(Problem(f"/{key}{found.pointer}", "schema_invalid", reason))
     return problems or _template_problems(document)
 
 
@@ -237,7 +238,8 @@ class UserTools:
                 broken[name] = reason if str(path) in reason else f"{path}: {reason}"
         self._tools, self._broken = [tools[name] for name in sorted(tools)], broken
         self._secrets = frozenset(secrets)
-        self._notes = notes + [f"user tool {name!r} cannot be used: {reason}" for name, reason in sorted(broken.items())]
+        notes += [f"user tool {name!r} cannot be used: {reason}" for name, reason in sorted(broken.items())]
+        self._notes = notes
 
     def _to_tool(self, document, path):
         kind = document["kind"]
@@ -465,7 +467,8 @@ def _target(call, url, location):
     try:
         return web.redirect(url, location, call.get("redirect_hosts", ()))
     except ToolError as error:
-        raise ToolError(f"{call.name}: {printable(error.message)}; redirect_hosts allows hosts", retryable=False) from None
+        message = f"{call.name}: {printable(error.message)}; redirect_hosts allows hosts"
+        raise ToolError(message, retryable=False) from None
 
 
 #: Headers that are not sent on to another origin.

@@ -1,4 +1,4 @@
-"""One configuration with everything it names: plans, tools, servers, models. The command line and the server start here.
+"""One configuration with everything it names: plans, tools, servers, models. Both programs start here.
 
     config ─▶ plan directories ─▶ catalog ─┐
            ─▶ [mcp] ─▶ pool of servers ────┤

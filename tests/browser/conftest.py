@@ -119,7 +119,7 @@ class Viewer:
                 %s(each);
                 for (const key of '%s') {
                     document.body.dispatchEvent(new KeyboardEvent('keydown', {key, bubbles: true}));
-                    await new Promise(requestAnimationFrame);  // in the order of asking: what the key changed is painted
+                    await new Promise(requestAnimationFrame);  // in the order of asking: the change is painted
                 }
             }
             return all.length;

@@ -137,7 +137,8 @@ def test_the_log_leaves_merges_out_unless_asked(repository):
 
 
 def test_changed_files(repository):
-    repository.commit("start", same="x", changed=LINES, gone="x\n", moved=LINES * 2, binary=b"\0" * 100, sub__deep="x\n")
+    repository.commit("start", same="x", changed=LINES, gone="x\n", moved=LINES * 2, binary=b"\0" * 100,
+                      sub__deep="x\n")
     repository.git("checkout", "--quiet", "-b", "topic")
     (repository.path / "ümläut\tname").write_text("one\ntwo\n")
     repository.commit("work", changed=LINES + "more\n", gone=None, moved=None, moved_dot_txt=LINES * 2,

@@ -309,7 +309,8 @@ def test_without_records_nobody_can_be_asked_later(served):
 def test_a_secret_of_a_tool_is_in_no_record_before_and_after_a_question(served):
     served.tool("leak", "echo got $K", env={"K": "${LEAKY_TOKEN}"})
     served.plan("p", ("a", "user__leak", {}), ("q", "ask", {"prompt": "Go?", "output_schema": GO}),
-                {"id": "b", "tool": "user__leak", "input": {}, "after": ["q"]}, output={"said": "{{a.text}}, {{b.text}}"})
+                {"id": "b", "tool": "user__leak", "input": {}, "after": ["q"]},
+                output={"said": "{{a.text}}, {{b.text}}"})
     client = served.connect(version=MODERN, capabilities=FORMS, env={"LEAKY_TOKEN": "s3cr3t-of-mine"})
     key, _, state = suspended(served, client)
     answer = {key: {"action": "accept", "content": {"go": True}}}

@@ -1,4 +1,4 @@
-"""Streamable HTTP, in both eras, against a local server; what a process link says about its end is in test_mcp_client."""
+"""Streamable HTTP, in both eras, against a local server; how the link to a process ends is in test_mcp_client."""
 
 import threading
 import time
@@ -22,7 +22,7 @@ TOOLS = [
 
 
 class Server:
-    """An MCP server over HTTP. streams: answers as events. sessions: hands out session ids. listen: has notifications."""
+    """An MCP server over HTTP. streams: answers as events. sessions: hands out ids. listen: has notifications."""
 
     def __init__(self, era="legacy", streams=False, sessions=True, listen=False):
         self.era, self.streams, self.sessions, self.has_listen = era, streams, sessions, listen
@@ -63,11 +63,13 @@ class Server:
         if self.sessions and "Mcp-Session-Id" not in request.headers:
             return request.reply(400, "Bad Request: no session", kind="text/plain")
         if self.sessions and request.headers["Mcp-Session-Id"] not in self.known:
-            return request.reply(404, {"jsonrpc": "2.0", "id": None, "error": {"code": -32001, "message": "no session"}})
+            error = {"code": -32001, "message": "no session"}
+            return request.reply(404, {"jsonrpc": "2.0", "id": None, "error": error})
         return self.handle_tools(request, message)
 
     def handle_modern(self, request, message):
-        if request.headers.get("MCP-Protocol-Version") != MODERN or request.headers.get("Mcp-Method") != message["method"]:
+        told = request.headers.get("MCP-Protocol-Version"), request.headers.get("Mcp-Method")
+        if told != (MODERN, message["method"]):
             return request.reply(400, {"jsonrpc": "2.0", "id": message["id"], "error": {
                 "code": -32020, "message": "header mismatch"}})
         if message["method"] == "server/discover":

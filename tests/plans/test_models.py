@@ -199,7 +199,8 @@ def test_the_request_of_openai(world, kind, limit):
     assert body["tools"][0]["function"]["name"] == "a__b"
 
 
-@pytest.mark.parametrize("choice, asked, sent", [({}, None, 16000), ({"max_tokens": 7}, None, 7), ({"max_tokens": 7}, 9, 9)])
+@pytest.mark.parametrize(
+    "choice, asked, sent", [({}, None, 16000), ({"max_tokens": 7}, None, 7), ({"max_tokens": 7}, 9, 9)])
 def test_the_limit_of_tokens(world, choice, asked, sent):
     one = world("anthropic", anthropic_answer("x"), **choice)
     one.complete(max_tokens=asked)
@@ -211,7 +212,8 @@ def test_a_conversation_with_tools(world, kind):
     tools, messages = [tool("a__x"), tool("a__y")], [{"role": "user", "text": "go"}]
     reply = one.complete(messages=messages, tools=tools)
     assert reply.stop == "tools" and reply.text == "let me see"
-    assert reply.calls == [{"id": "c0", "name": "a__x", "arguments": {"q": 1}}, {"id": "c1", "name": "a__y", "arguments": {}}]
+    assert reply.calls == [
+        {"id": "c0", "name": "a__x", "arguments": {"q": 1}}, {"id": "c1", "name": "a__y", "arguments": {}}]
     messages += [json.loads(json.dumps(reply.message)), {"role": "tools", "results": [
         {"id": "c0", "name": "a__x", "text": "1", "is_error": False},
         {"id": "c1", "name": "a__y", "text": "bad", "is_error": True}]}, {"role": "user", "text": "hurry"}]
@@ -258,7 +260,8 @@ def test_a_tool_name_the_services_refuse_is_sent_in_another_way_and_comes_back(w
 
 
 def test_a_conversation_begun_by_the_other_service_goes_on(world):
-    first, second = world("anthropic", anthropic_answer("x", calls=[("a", {"q": 1})])), world("openai", openai_answer("y"))
+    first = world("anthropic", anthropic_answer("x", calls=[("a", {"q": 1})]))
+    second = world("openai", openai_answer("y"))
     message = first.complete(tools=[tool("a")]).message
     second.complete(messages=[{"role": "user", "text": "go"}, message], tools=[tool("a")])
     assert second.bodies[0]["messages"][-1]["tool_calls"][0]["function"]["name"] == "a"
@@ -291,7 +294,8 @@ def test_a_stream_tells_its_pieces_as_they_come(world, kind):
         assert second.wait(LIMIT_S)
         if kind == "anthropic":
             request.event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "two ü"}})
-            request.event({"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}})
+            request.event(
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": {"output_tokens": 9}})
             request.event({"type": "message_stop"})
         else:
             request.event({"choices": [{"index": 0, "delta": {"content": "two ü"}, "finish_reason": "stop"}]})
@@ -592,7 +596,7 @@ def test_the_repair_goes_to_its_own_role(world):
 
 
 @pytest.mark.parametrize("text", [
-    '{"n": 3}', '  {"n": 3}\n', '```json\n{"n": 3}\n```', 'Here:\n```\n{"n": 3}\n```\nDone.', 'It is {"n": 3}, I think.'])
+    '{"n": 3}', '  {"n": 3}\n', '```json\n{"n": 3}\n```', 'Here:\n```\n{"n": 3}\n```\nDone.', 'It is {"n": 3}, hm.'])
 def test_json_is_found_in_what_a_model_says(world, kind, text):
     assert world(kind, answer(kind, text)).structured() == {"n": 3}
 
@@ -615,7 +619,8 @@ def test_a_service_without_schemas_is_asked_in_words_from_then_on(world):
 
 
 def test_another_refusal_does_not_teach_that_schemas_are_unknown(world):
-    one = world("openai", (400, {"error": {"message": "context too long"}}), (400, {"error": {"message": "context too long"}}),
+    too_long = 400, {"error": {"message": "context too long"}}
+    one = world("openai", too_long, too_long,
                 structured("openai", {"n": 1}))
     with pytest.raises(ToolError, match="context too long"):
         one.structured()

@@ -93,7 +93,8 @@ def test_created_directories_are_private(tmp_path):
 
 def test_the_lock_keeps_another_process_out_until_it_dies(tmp_path):
     lock = tmp_path / "lock"
-    code = f"from graphlib_plans.paths import FileLock as L; L({str(lock)!r}).acquire(); print('held', flush=True); input()"
+    code = (f"from graphlib_plans.paths import FileLock; FileLock({str(lock)!r}).acquire(); "
+            "print('held', flush=True); input()")
     holder = subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

@@ -42,8 +42,8 @@ def pids(tmp_path):
 #: Starts a child that ignores signals which can be ignored, writes both pids, and goes on with {then}.
 FAMILY = """
 import os, signal, subprocess, sys
-child = subprocess.Popen([sys.executable, "-c", "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True);"
-                          "signal.pause()"], stdout=subprocess.PIPE{inherit})
+deaf = "import signal; signal.signal(15, signal.SIG_IGN); print(1, flush=True); signal.pause()"
+child = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE{inherit})
 {wait}
 with open({path!r}, "w") as stream:
     stream.write(f"{{os.getpid()}} {{child.pid}}")

@@ -245,7 +245,8 @@ def test_defaults_are_put_in_one_level_deep_and_nothing_is_changed():
     "rule, arguments, expected",
     [
         ({"properties": {"city": {}}}, {"citty": 1}, ["citty is not a known property (did you mean 'city'?)"]),
-        ({"properties": {"city": {}}, "additionalProperties": False}, {"c": 1}, ["c is not a known property (known: city)"]),
+        ({"properties": {"city": {}}, "additionalProperties": False}, {"c": 1},
+         ["c is not a known property (known: city)"]),
         ({"properties": {"city": {}}, "additionalProperties": True}, {"citty": 1}, []),
         ({"properties": {"city": {}}, "additionalProperties": {"type": "string"}}, {"citty": 1},
          ["citty must be a string, not an integer"]),

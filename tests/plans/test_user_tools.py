@@ -103,7 +103,7 @@ BROKEN = [
     (exec_tool(args=["{{input.citty}}"], input_schema=inputs("city")), r"has no 'citty' \(did you mean 'city'"),
     (exec_tool(env={"A": "{{item}}"}), "a tool knows only its input"),
     (exec_tool(env={"A": 1}), "env of the tool must be an object of strings"),
-    ({"name": "x", "description": "d", "kind": "http", "url": "http://h/", "body": [{"a": "{{nope}}"}]}, "only its input"),
+    ({"name": "x", "description": "d", "kind": "http", "url": "http://h/", "body": ["{{nope}}"]}, "only its input"),
 ]
 
 
@@ -203,7 +203,8 @@ def test_a_failing_program_tells_status_and_output(folder):
 def test_environment_directory_and_stdin(tmp_path):
     folder = Folder(tmp_path, {"SECRET": "s3cret {{input.a}}", "PLACE": "here"})
     (tmp_path / "here").mkdir()
-    code = "import json, os, sys; print(json.dumps([os.environ['A'], os.environ['PATH'], os.getcwd(), sys.stdin.read()]))"
+    code = ("import json, os, sys;"
+            "print(json.dumps([os.environ['A'], os.environ['PATH'], os.getcwd(), sys.stdin.read()]))")
     folder.write(exec_tool(code, env={"A": "${SECRET}/{{input.a}}"}, cwd="${PLACE}", stdin="{{input.data}}",
                            output="json", input_schema=inputs("a", "data")))
     found = folder.call(a="${HOME} {{x}}", data={"k": [1]})
@@ -328,7 +329,8 @@ def test_a_prompt_without_models(folder):
 
 def test_a_reshape_keeps_types_and_a_caller_gives_its_own_shape(folder):
     shape = {"n": "{{input.n}}", "all": ["{{input.rows}}", "{{#input.rows}}{{k}};{{/input.rows}}"]}
-    folder.write({"name": "r", "description": "d", "kind": "reshape", "shape": shape, "input_schema": inputs("n", "rows")})
+    folder.write({"name": "r", "description": "d", "kind": "reshape", "shape": shape,
+                  "input_schema": inputs("n", "rows")})
     rows = [{"k": 1}, {"k": 2}]
     assert folder.call("r", n=None, rows=rows) == {"n": None, "all": [rows, "1;2;"]}
     folder.write({"name": "c", "description": "d", "kind": "reshape", "caller_shape": True})
@@ -403,7 +405,8 @@ def test_an_answer_that_should_be_json(folder, service):
     assert caught.value.payload["body"] == "<html>" and caught.value.payload["status"] == 200
 
 
-@pytest.mark.parametrize("status, retryable", [(400, False), (404, False), (408, True), (429, True), (500, True), (503, True)])
+@pytest.mark.parametrize(
+    "status, retryable", [(400, False), (404, False), (408, True), (429, True), (500, True), (503, True)])
 def test_a_status_that_is_an_error(folder, service, status, retryable):
     one = service(lambda request: request.reply(status, "because", kind="text/plain"))
     folder.write(http_tool(one.url + "/p?key=hidden"))
@@ -449,14 +452,16 @@ def test_a_redirect_to_another_host_is_refused_unless_allowed(folder, service):
     one = service(redirect(f"http://localhost:{other.port}/end"))
     tool = http_tool(one.url + "/start", headers={"Authorization": "a", "X-Api-Key": "k"})
     folder.write(tool)
-    with pytest.raises(ToolError, match=r"/start redirects to 'http://localhost:\d+/end', which is another host; redirect_hosts allows"):
+    sentence = r"/start redirects to 'http://localhost:\d+/end', which is another host; redirect_hosts allows"
+    with pytest.raises(ToolError, match=sentence):
         folder.call()
     assert other.requests == []
     folder.write({**tool, "redirect_hosts": ["localhost"]})
     assert folder.call()["auth"] is None and "X-Api-Key" not in other.requests[0].headers
 
 
-@pytest.mark.parametrize("target", ["file:///etc/passwd", "http://127.0.0.1:1/", "ftp://127.0.0.1/", "//other/", "http://["])
+@pytest.mark.parametrize(
+    "target", ["file:///etc/passwd", "http://127.0.0.1:1/", "ftp://127.0.0.1/", "//other/", "http://["])
 def test_a_redirect_elsewhere_is_refused(folder, service, target):
     folder.write(http_tool(service(redirect(target)).url + "/start"))
     with pytest.raises(ToolError, match="user__x: .*/start redirects to"):

@@ -50,8 +50,9 @@ def test_a_header_that_would_be_two_is_refused():
 def test_a_refused_connection_is_a_network_error():
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{holder.getsockname()[1]}/x?key=1"
         with pytest.raises(web.NetworkError, match="could not be reached: Connection refused"):
-            web.send("GET", f"http://127.0.0.1:{holder.getsockname()[1]}/x?key=1", cancel=CancelToken(), limit_s=LIMIT_S)
+            web.send("GET", url, cancel=CancelToken(), limit_s=LIMIT_S)
 
 
 def test_a_host_nobody_knows_is_a_network_error():

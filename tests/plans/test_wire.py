@@ -1,4 +1,4 @@
-"""Messages out of bytes and into bytes: nothing a peer writes is an exception, nothing we write offends a strict peer."""
+"""Messages out of bytes and into bytes: no peer's is an exception, none of ours offends a strict peer."""
 
 import io
 import json
@@ -62,7 +62,8 @@ def test_what_cannot_be_used_says_why_and_how_to_answer(line, kind, code, id_tex
 
 
 def test_params_are_always_an_object():
-    lines = b'{"jsonrpc":"2.0","id":1,"method":"x","params":[1]}\n{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":1}}\n'
+    lines = (b'{"jsonrpc":"2.0","id":1,"method":"x","params":[1]}\n'
+             b'{"jsonrpc":"2.0","id":1,"method":"x","params":{"a":1}}\n')
     assert [message.params for message in read(lines)] == [{}, {"a": 1}]
 
 

@@ -95,8 +95,8 @@ def test_what_a_user_tool_keeps_secret_is_in_no_record(project, environ):
     tool = {"name": "leak", "description": "d", "kind": "exec", "command": "sh", "args": ["-c", "echo got $K"],
             "env": {"K": "${LEAKY_TOKEN}"}}
     (project / ".graph/tools/leak.json").write_text(json.dumps(tool))
-    plan = {"identifier": "leak", "name": "L", "description": "", "steps": [{"id": "a", "tool": "user__leak", "input": {}}],
-            "output": {"said": "{{a}}"}}
+    steps = [{"id": "a", "tool": "user__leak", "input": {}}]
+    plan = {"identifier": "leak", "name": "L", "description": "", "steps": steps, "output": {"said": "{{a}}"}}
     (project / ".graph/plans/leak.json").write_text(json.dumps(plan))
     opened = open_workspace(project, {**environ, "LEAKY_TOKEN": "s3cr3t-of-mine"})
     assert "s3cr3t-of-mine" in opened.secrets()
