@@ -140,7 +140,7 @@ def watch_after(chunk):
     return watch
 
 
-@pytest.mark.parametrize("clean", range(8))
+@pytest.mark.parametrize("clean", [0, 1, 7, 30, 31, 32])
 def test_a_fast_stream_that_was_clean_for_long_is_searched_in_part_until_noise_is_found(clean):
     full = FRAME * (mcp_relay.READ_BYTES // len(FRAME))
     watch = watch_after(full)
@@ -148,7 +148,7 @@ def test_a_fast_stream_that_was_clean_for_long_is_searched_in_part_until_noise_i
         watch.feed(full)
     assert watch.is_partial
     noisy = FRAME + b"oops\n" + full[len(FRAME) + 5:]
-    assert any(watch.feed(noisy) for _ in range(8))
+    assert any(watch.feed(noisy) for _ in range(32))
     assert watch.first == b"oops" and watch.noise == 2  # the word, and what is left of the frame that it stands in
     watch.feed(noisy)
     assert watch.noise == 4
@@ -200,6 +200,33 @@ def test_a_short_history_is_complete():
             history.add(direction, chunk, 1.0)
     assert replayed(history) == ([], {mcp_relay.CLIENT_TO_SERVER: b'{"a":1}\n{}\n',
                                       mcp_relay.SERVER_TO_CLIENT: b'{"a":1}\n{}\n'}, 0)
+
+
+NOTE = b'{"jsonrpc":"2.0","method":"notifications/x"}\n'
+LONG = b'{"jsonrpc":"2.0","id":1,"result":"%s"}\n' % (b"x" * 60000)
+
+
+@pytest.mark.parametrize("chunk, count", [
+    (NOTE * 20 + LONG, 100), (LONG + NOTE * 20, 100), (NOTE * 40 + (LONG + NOTE * 40)[:mcp_relay.READ_BYTES - 1840], 60),
+    (LONG * 2 + NOTE * 100, 45), (NOTE, 5000), (b"log: a line of stderr\n" * 50, 1000)])
+def test_no_more_than_its_bounds_is_forgotten(chunk, count):
+    """However frames and lines of stderr share the chunks: 5,000 frames or 8 MiB are remembered to the last byte."""
+    history = mcp_relay.History()
+    direction = mcp_relay.STDERR if chunk.startswith(b"log") else mcp_relay.SERVER_TO_CLIENT
+    history.add(mcp_relay.CLIENT_TO_SERVER, b"" if chunk is NOTE else FRAME, 1.0)
+    for _ in range(count):
+        history.add(direction, chunk, 2.0)
+    _, chunks, dropped = history.replay()
+    assert dropped == 0 and b"".join(each for where, _, each in chunks if where == direction) == chunk * count
+
+
+def test_a_history_of_many_small_pieces_is_bounded_too():
+    """What a chunk takes beside its bytes counts: a peer that writes byte by byte does not fill the memory."""
+    history = mcp_relay.History()
+    for _ in range(100000):
+        history.add(mcp_relay.SERVER_TO_CLIENT, b"x", 1.0)
+    _, chunks, dropped = history.replay()
+    assert dropped + len(chunks) <= 100000 and len(chunks) * 144 <= mcp_relay.HISTORY_BYTES
 
 
 @pytest.mark.parametrize("size, count", [(100, 6000), (20000, 1000), (70000, 300)])
