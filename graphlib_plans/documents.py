@@ -15,7 +15,6 @@ import os
 import re
 import stat
 import time
-import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -201,6 +200,8 @@ def _unique(pairs, what):
 
 
 def _parse_toml(text, what):
+    import tomllib  # only where there is a TOML plan, as for YAML
+
     text = _decode(text, what).replace("\r\n", "\n")
     try:
         value = tomllib.loads(text, parse_float=_finite)
