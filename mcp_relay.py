@@ -2321,6 +2321,8 @@ class Lane:
 
         While nothing waits in the queue there is nothing to look for beside the source, so the read itself waits.
         """
+        if self._stopped:  # the thread that goes on must not be taken for the one that it replaces
+            return b""
         source = self.source
         may_block = self._streaming or not self._queue.unfinished_tasks
         while may_block or self._wait():

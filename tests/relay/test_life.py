@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -129,6 +130,25 @@ def test_a_wrapper_whose_server_ends_at_end_of_file_keeps_its_code(start, lifeli
     session.send(PING).wait_out(b"\n")
     assert session.finish().code == 7
     lifeline.wait_gone()
+
+
+def test_a_thread_that_goes_on_with_a_lane_is_not_taken_for_the_one_that_it_replaces():
+    """The thread that was left in its read may return at any moment, and then only finds out that it was replaced."""
+    reader, writer = os.pipe()
+    lane = mcp_relay.Lane(None, mcp_relay.SERVER_TO_CLIENT, reader, None)
+    replaced = []
+    lane.start = lambda: replaced.append(lane._read())
+    blocked = threading.Thread(target=lambda: replaced.append(lane._read()))
+    blocked.start()
+    while not lane._in_read:
+        pass
+    lane.stop()
+    assert replaced == [b""]
+    os.write(writer, b"too late")
+    blocked.join(support.LIMIT_S)
+    assert replaced == [b"", None] and not lane._in_read
+    for number in (reader, writer):
+        os.close(number)
 
 
 @pytest.mark.parametrize("flags", [[], ["--setsid"]], ids=["same group", "its own session"])
