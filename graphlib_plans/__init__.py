@@ -10,7 +10,7 @@ The modules form rows, and a module imports only from rows above its own (tests/
     3b calls                                 one call: its retries, record and bodies
     4  execution control authoring drawing   running, the seven control steps, editing, pictures
        mcp_links                             the two transports of mcp_client
-    5  wire mcp_client user_tools builtins models
+    5  wire mcp_client user_tools builtins models planner
     5b workspace                             one configuration with everything it names, put together
     6  drafting terminal                     plans written by a model, progress and questions on a terminal
        mcp_surface mcp_questions             what the plan server offers and how it asks, as values

@@ -297,13 +297,4 @@ class StepRun:
 
     def remember(self, suffix, request, function):
         """Return function(), a JSON value; one on record for the same request is not computed again."""
-        journal = self.context.journal
-        if not journal.active:
-            return function()
-        key, digest = f"{self.key}/{suffix}", records.digest(request)
-        line = journal.recall(key, digest)
-        if line is not None and "value" in line:
-            return line["value"]
-        value = function()
-        journal.note({"type": "model", "key": key, "digest": digest, "value": value})
-        return value
+        return self.context.journal.remember(f"{self.key}/{suffix}", request, function)

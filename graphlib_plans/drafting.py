@@ -8,9 +8,8 @@ draft, and the steps before it are kept. What it cost is never lost: there is a 
 
 import contextlib
 import re
-import time
 
-from . import authoring, documents, templates, validation
+from . import authoring, documents, planner, templates, validation
 from .documents import to_json
 from .errors import BadArgument, InvalidPlan, Refused, ToolError, UnknownPlan, shorten
 from .paths import IDENTIFIER_MAX
@@ -54,39 +53,10 @@ _STEP = {
     "type": "object",
     "required": ["step", "plan_complete"],
     "properties": {
-        "step": {
-            "type": ["object", "null"],
-            "required": ["id", "tool", "input"],
-            "properties": {
-                "id": {"type": "string"},
-                "tool": {"type": "string"},
-                "input": {"type": "object"},
-                "reasoning": {"type": "string", "description": "why the step is there, in one sentence"},
-            },
-        },
+        "step": {**planner.STEP, "type": ["object", "null"]},
         "plan_complete": {"type": "boolean", "description": "true when no further step is needed"},
     },
 }
-
-_ROLE = """\
-You write plans: programs of tool calls that a machine runs later, without you. A plan has steps; each calls one tool \
-with an input. Strings of an input may hold references to the plan's input and to results of earlier steps. At the end \
-a solver answers from the data the steps have collected.
-
-References
-- {{input.city}} is a value of the plan's input, {{E0}} the whole result of step E0, {{E0.items.0.name}} a part of it, \
-{{E0.items.length}} the length of an array.
-- A string that is one reference alone keeps the type of the value; inside other text it becomes text.
-- {{#E0.items}}{{name}}{{^@last}}, {{/@last}}{{/E0.items}} repeats for every item.
-- Only refer to fields that the tool declares in its output; otherwise pass the whole result on.
-
-Rules
-- Use the exact names of the tools below, and only those.
-- Never assume that data exists: end early with exit where nothing was found, filter before you iterate.
-- Iterate with map, and put what is done per item into its body. In a body, {{item}} and {{index}} are known.
-- Use ask only for values that only a person can give, agent only where the way depends on what is found.
-- Fetch once and pass results on; never fetch the same thing twice.
-- Values that the goal leaves open belong into the input: refer to them as {{input.name}}."""
 
 
 def draft(workspace, goal, from_, context, editing=contextlib.nullcontext()):
@@ -162,7 +132,7 @@ class _Draft:
         self.workspace = workspace
         self.goal = goal
         self.context = context
-        self.system = _system(workspace, base, context)
+        self.system = planner.instructions(workspace.services, context, base)
         self.input_schema = base.get("input_schema") if base else None
         self.steps = []
         self.outline = {}
@@ -249,20 +219,6 @@ def _usable_schema(rule):
     return None if is_wrong else rule
 
 
-def _system(workspace, base, context):
-    """Return the planner's instructions: the same text in every call of one draft, so that services can cache it."""
-    listed, _ = workspace.registry.listing(context)
-    tools = "\n".join(to_json({k: v for k, v in tool.definition().items() if v is not None}) for tool in listed)
-    parts = [_ROLE, f"Today is {time.strftime('%Y-%m-%d')}.", f"The tools, one JSON object per line:\n{tools}"]
-    user = {key: value for key, value in workspace.config.user.items() if value}
-    if user:
-        parts.append(f"About the user: {to_json(user)}")
-    if base is not None:
-        kept = {key: base[key] for key in ("steps", "solver", "output") if key in base}
-        parts.append(f"An earlier version of the plan, which was not executed; improve on it:\n{to_json(kept)}")
-    return "\n\n".join(parts)
-
-
 # The plan ----------------------------------------------------------------------------------------------------------
 
 
@@ -285,17 +241,12 @@ def _merged(base, made, has_base):
 
 
 def _solver(made):
-    query = _as_text(made.outline["query_to_answer"]) or _as_text(made.goal)
+    query = planner.as_text(made.outline["query_to_answer"]) or planner.as_text(made.goal)
     solver = {"query_to_answer": query}
     if made.outline.get("system_prompt"):
-        solver["system_prompt"] = _as_text(made.outline["system_prompt"])
+        solver["system_prompt"] = planner.as_text(made.outline["system_prompt"])
     data = {f"{step['id']} {step.get('reasoning', '')}".strip(): f"{{{{{step['id']}}}}}" for step in made.steps}
     return {**solver, "data": data}
-
-
-def _as_text(text):
-    """Return a model's words as a template: references that are none of the plan's would break it, so none stay."""
-    return text.replace("{{", "{ {").replace("}}", "} }")
 
 
 def _saved(store, document, from_):

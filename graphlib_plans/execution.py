@@ -212,10 +212,11 @@ def check_runnable(plan, services):
         absent = all(problem.code in _ABSENT for problem in problems)
         raise (UnresolvedTools if absent else InvalidPlan).of(problems)
     for name in sorted(_models_needed(plan, services.catalog, set())):
-        _models(services).check(name)
+        models_of(services).check(name)
 
 
-def _models(services):
+def models_of(services):
+    """Return the models of a run. ModelUnavailable."""
     if services.models is None:
         raise ModelUnavailable("no model is configured; add [providers.<name>] and [models.default]")
     return services.models
@@ -230,6 +231,8 @@ def _models_needed(plan, catalog, seen):
             needed.add(arguments.get("model") or "chat")
         elif tool in documents.CONTROL_STEPS and "infer" in arguments:
             needed.add(arguments.get("model") or "judge")
+        elif tool == tools.PLANNER:
+            needed |= {"planner", "solver"}
         identifier = tool.removeprefix("plan__")
         if identifier != tool and identifier in catalog.plans and identifier not in seen:
             needed |= _models_needed(catalog.plans[identifier].plan, catalog, seen)
@@ -311,13 +314,7 @@ def run_nested(plan, arguments, context):
     if plan.identifier in context.stack:
         chain = " → ".join([*context.stack, plan.identifier])
         raise ToolError(f"plans call each other: {chain}", retryable=False)
-    if len(context.stack) >= DEPTH_LIMIT:
-        chain = " → ".join([*context.stack, plan.identifier])
-        raise ToolError(f"plans are nested deeper than {DEPTH_LIMIT}: {chain}", retryable=False)
-    inner = context.with_(stack=(*context.stack, plan.identifier), path="")
-    outcome = _PlanRun(plan, arguments, inner).run()
-    if isinstance(outcome.cause, StopRun):
-        raise outcome.cause
+    outcome = run_inside(plan, arguments, entered(plan.identifier, context))
     if outcome.kind == "ran":
         return _nested_result(plan, outcome)
     if outcome.exit:
@@ -327,6 +324,25 @@ def run_nested(plan, arguments, context):
     if outcome.kind == "empty_data":
         payload["empty_data"] = True
     raise ToolError(payload["error"], payload, retryable=is_retryable(outcome.cause))
+
+
+def entered(identifier, context):
+    """Return the context of what runs inside a step, under a name of its own. ToolError where that is too deep."""
+    stack = (*context.stack, identifier)
+    if len(stack) > DEPTH_LIMIT:
+        raise ToolError(f"plans are nested deeper than {DEPTH_LIMIT}: {' → '.join(stack)}", retryable=False)
+    return context.with_(stack=stack, path="")
+
+
+def run_inside(plan, arguments, context, results=None):
+    """Run a plan inside the run of another, on the calling thread; return its Outcome. StopRun.
+
+    context: what `entered` returned. results: of steps that have run already and are not run again, by id.
+    """
+    outcome = _PlanRun(plan, arguments, context, results).run()
+    if isinstance(outcome.cause, StopRun):
+        raise outcome.cause
+    return outcome
 
 
 def _nested_result(plan, outcome):
@@ -350,17 +366,17 @@ def _exit_result(fired):
 class _PlanRun:
     """One run of one plan, root or nested: made by the thread that coordinates it, used once."""
 
-    def __init__(self, plan, arguments, context):
+    def __init__(self, plan, arguments, context, results=None):
         self.plan = plan
         self.arguments = arguments
         self.context = context
+        self.results = dict(results or {})
         self.key_prefix = f"{context.key}/" if context.key else ""
         settings = context.services.settings
         self.limit = context.concurrency or plan.document.get("concurrency") or settings.concurrency
         self.is_nested = len(context.stack) > 1
         self.tally = Tally()
         self.place = {step.id: index for index, step in enumerate(plan.steps)}
-        self.results = {}
         self.endings = []  # (place in the file, exception): what ends the run before its last step
 
     def run(self):
@@ -411,7 +427,7 @@ class _PlanRun:
         ready, running = [], set()
         try:
             while sorter.is_active():
-                for step_id in sorter.get_ready():
+                for step_id in self.next_ready(sorter):
                     heapq.heappush(ready, self.place[step_id])
                 self.start(ready, running, crew)
                 if not running:
@@ -423,6 +439,15 @@ class _PlanRun:
         finally:
             forget()
             crew.close()
+
+    def next_ready(self, sorter):
+        """Return the steps that may start now; those whose results are known from before are done at once."""
+        found = sorter.get_ready()
+        known = [step_id for step_id in found if step_id in self.results]
+        if not known:
+            return found
+        sorter.done(*known)
+        return [*(step_id for step_id in found if step_id not in self.results), *self.next_ready(sorter)]
 
     def start(self, ready, running, crew):
         """Start what may start: in file order, as many as the limit allows, nothing once the run is ending."""
@@ -509,7 +534,7 @@ class _PlanRun:
         self.context.tell("synthesizing")
         solver, scope = self.plan.solver, {**self.results, "input": self.arguments}
         site = "/".join([*self.context.stack[1:], "solver"])
-        reply = _models(self.context.services).complete(
+        reply = models_of(self.context.services).complete(
             "solver",
             system=_solver_system(solver.get("system_prompt"), ran_out),
             messages=[{"role": "user", "text": _solver_message(self.plan, solver, scope)}],
@@ -540,10 +565,13 @@ def _solver_message(plan, solver, scope):
     except PlanError:  # what was asked is still the best description of what is wanted
         query = solver["query_to_answer"]
     data = {key: _available(value, scope) for key, value in solver.get("data", {}).items()} or scope
-    if len(to_json(data)) > SOLVER_DATA_MAX:
-        data = _cut(data)
     query = query.strip() or f"Run the plan {plan.name!r} and tell its result."
-    return f"{query}\n\nCollected data:\n{documents.pretty_json(data)}"
+    return f"{query}\n\nCollected data:\n{documents.pretty_json(fitting(data))}"
+
+
+def fitting(data):
+    """Return data as a model is given it: long texts and arrays are cut where all of it would be too much."""
+    return _cut(data) if len(to_json(data)) > SOLVER_DATA_MAX else data
 
 
 def _available(value, scope):

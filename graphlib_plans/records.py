@@ -161,6 +161,18 @@ class Journal:
         line = self._finished.get(key)
         return line if line is not None and line.get("digest") == digest else None
 
+    def remember(self, key, request, function):
+        """Return function(), a JSON value; one on record for the same key and request is not computed again."""
+        if not self.active:
+            return function()
+        seen = digest(request)
+        line = self.recall(key, seen)
+        if line is not None and "value" in line:
+            return line["value"]
+        value = function()
+        self.note({"type": "model", "key": key, "digest": seen, "value": value})
+        return value
+
     def note(self, line):
         """Write one line, where there is a record. Never raises: Record.trouble tells what was lost."""
         if self._record is not None:

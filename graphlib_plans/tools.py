@@ -422,14 +422,18 @@ class Registry:
     def _no_source(self, name):
         prefix, separator, rest = name.partition("__")
         if not separator or not rest:
-            hint = did_you_mean(name, self._controls)
-            text = f"{shorten(name, 80)!r} has no source; names are <source>__<tool>"
-            return Problem("", "tool_bare", text, hint)
+            return bare_name_problem(name, self._controls)
         reason = self._unconfigured(prefix) or f"the MCP server {shorten(prefix, 80)!r} is not configured"
         prefixes = [each for each in self._by_prefix if each]
         close = did_you_mean(prefix, prefixes) if prefixes else ""
         hint = close if close.startswith("did") else f"add [mcp.{shorten(prefix, 80)}] to the configuration"
         return Problem("", "server_unconfigured", reason, hint)
+
+
+def bare_name_problem(name, known):
+    """Return the Problem with a name that has no source and is none of the known bare names."""
+    text = f"{shorten(name, 80)!r} has no source; names are <source>__<tool>"
+    return Problem("", "tool_bare", text, did_you_mean(name, known))
 
 
 def _named(name, tools):

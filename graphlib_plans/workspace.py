@@ -9,8 +9,8 @@ Opening a workspace reads files and connects to nothing. It is a snapshot: what 
 see changed files, open another one with the same pool, so that the servers' processes live on.
 """
 
-from . import authoring, builtins, config, control, documents, execution, mcp_client, models, tools, user_tools
-from . import validation, wire
+from . import authoring, builtins, config, control, documents, execution, mcp_client, models, planner, tools
+from . import user_tools, validation, wire
 
 
 class Workspace:
@@ -87,5 +87,6 @@ def open_workspace(project, environ, *, isolated=False, pool=None):
         packs,
         user_tools.UserTools(configuration.tool_dirs, environ),
         execution.PlanSource(catalog),
+        planner.Planner(),
     ]
     return Workspace(configuration, catalog, sources, model_access, pool, owned)

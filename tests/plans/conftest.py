@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from graphlib_plans import cli, config, control, documents, execution, tools
+from graphlib_plans import cli, config, control, documents, execution, planner, tools
 from graphlib_plans.errors import Problem
 
 #: Seconds until a wait gives up; generous, because running into it is a failure.
@@ -63,6 +63,7 @@ class World:
         self.functions = Functions()
         self.plans = {}
         self.models = None
+        self.settings = config.Settings(directory)
         self.calls = []
         self.events = []
         self._lock = threading.Lock()
@@ -91,7 +92,7 @@ class World:
         copies = {name: documents.Entry(dataclasses.replace(plan), None) for name, plan in sorted(self.plans.items())}
         catalog = documents.Catalog(copies)
         registry = tools.Registry(
-            [self.functions, execution.PlanSource(catalog)],
+            [self.functions, execution.PlanSource(catalog), planner.Planner()],
             {name: each.tool for name, each in control.CONTROLS.items()},
         )
         made = execution.Services(
@@ -101,7 +102,7 @@ class World:
             catalog=catalog,
             servers=frozenset({"t"}),
             pricing={},
-            settings=config.Settings(self.directory),
+            settings=self.settings,
             user={},
         )
         return dataclasses.replace(made, **changes)

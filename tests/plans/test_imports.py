@@ -17,7 +17,7 @@ ROWS = [
     "config tools validation",
     "calls",
     "execution control authoring drawing mcp_links",
-    "wire mcp_client user_tools builtins models",
+    "wire mcp_client user_tools builtins models planner",
     "workspace",
     "drafting terminal mcp_surface mcp_questions mcp_streams",
     "mcp_calls",
