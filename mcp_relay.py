@@ -1883,6 +1883,8 @@ class History:
         self._fresh.clear()
         self._bytes += size
         self._frames += frames
+        if self._frames > HISTORY_FRAMES and not self._dropped:
+            self._count()  # nothing is lost to an estimate
         if self._frames > HISTORY_FRAMES or self._bytes > HISTORY_BYTES - self._BATCH * READ_BYTES:
             self._drop(HISTORY_FRAMES * 7 // 8, HISTORY_BYTES * 7 // 8)
 
@@ -1892,6 +1894,13 @@ class History:
             return chunk.count(b"\n")
         first = chunk.count(b"\n", 0, self._SAMPLE)
         return first and min(first, chunk.count(b"\n", READ_BYTES - self._SAMPLE)) * (READ_BYTES // self._SAMPLE)
+
+    def _count(self):
+        """Replace estimated lines by counted ones."""
+        self._chunks = collections.deque(
+            (direction, now, chunk, 0 if direction == STDERR else chunk.count(b"\n"))
+            for direction, now, chunk, _ in self._chunks)
+        self._frames = sum(each[3] for each in self._chunks)
 
     def _drop(self, most_frames, most_bytes):
         """Forget the oldest chunks until no more than this is left."""
@@ -1913,10 +1922,7 @@ class History:
         gap each direction begins at a frame. dropped: how many bytes are missing between the two.
         """
         self._settle()
-        self._chunks = collections.deque(
-            (direction, now, chunk, 0 if direction == STDERR else chunk.count(b"\n"))
-            for direction, now, chunk, _ in self._chunks)
-        self._frames = sum(each[3] for each in self._chunks)
+        self._count()
         self._drop(HISTORY_FRAMES, HISTORY_BYTES)
         cut, chunks = set(self._cut), []
         for direction, now, chunk, _ in self._chunks:

@@ -208,7 +208,7 @@ LONG = b'{"jsonrpc":"2.0","id":1,"result":"%s"}\n' % (b"x" * 60000)
 
 @pytest.mark.parametrize("chunk, count", [
     (NOTE * 20 + LONG, 100), (LONG + NOTE * 20, 100),
-    (NOTE * 40 + (LONG + NOTE * 40)[:mcp_relay.READ_BYTES - 40 * len(NOTE)], 60),
+    (NOTE * 40 + LONG + (NOTE * 99)[:mcp_relay.READ_BYTES - 40 * len(NOTE) - len(LONG)], 40),
     (LONG * 2 + NOTE * 100, 45), (NOTE, 5000), (b"log: a line of stderr\n" * 50, 1000)])
 def test_no_more_than_its_bounds_is_forgotten(chunk, count):
     """However frames and lines of stderr share the chunks: 5,000 frames or 8 MiB are remembered to the last byte."""
