@@ -74,8 +74,9 @@ def test_a_grandchild_that_keeps_the_pipe_open_is_not_waited_for(start_windows, 
     os.mkfifo(path)
     session = start_windows(server=["sh", "-c", 'read line < "$0" & exit 6', path])
     assert session.wait().code == 6
-    with open(path, "wb"):  # lets it go, if it has not been ended
-        pass
+    pipe = os.open(path, os.O_RDWR)  # lets it go, and waits for nobody if it has been ended
+    os.write(pipe, b"go\n")
+    os.close(pipe)
 
 
 def test_ctrl_c(start_windows, lifeline):
