@@ -1840,7 +1840,8 @@ class History:
     Bounded by HISTORY_FRAMES frames and HISTORY_BYTES of memory. Chunks are kept whole and unread, counted a few at a
     time and dropped many, an eighth of all: remembering costs a frame on its way next to nothing, and what is kept of
     a stream of small frames stays in the processor's cache. The frames of a full chunk are estimated from its
-    beginning and its end, by the fewer, and counted when it is replayed. Pure; used under the relay's lock.
+    beginning and its end, by the fewer; they are counted before the first is forgotten. Pure; used under the relay's
+    lock.
     """
 
     #: bytes at either end of a full chunk from which its frames are estimated
@@ -2281,12 +2282,11 @@ class Lane:
     def stop(self):
         """Make the reader take the end of file for reached.
 
-        Nothing wakes a thread from a read, so one that is in there is left behind and another goes on in its place. For
-        the host's side nobody waits: it ends when the host closes it, or with us.
+        Nothing wakes a thread from a read, so one that is in there is left behind and another goes on in its place.
         """
         self._stopped = True
         self._wake.wake()
-        if self.direction == SERVER_TO_CLIENT and self._leave_read(self.source):
+        if self._leave_read(self.source):
             self.start()
 
     def wake(self):
