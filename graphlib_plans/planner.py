@@ -71,7 +71,8 @@ def instructions(services, context, base=None):
     base: document of an earlier version of the plan to improve on, or None.
     """
     listed, _ = services.registry.listing(context)
-    definitions = [tool.definition() for tool in listed if tool.name != tools.PLANNER]  # it does not plan to plan
+    refused = {tools.PLANNER, *(f"plan__{identifier}" for identifier in context.stack)}  # nothing may call itself
+    definitions = [tool.definition() for tool in listed if tool.name not in refused]
     lines = "\n".join(to_json({k: v for k, v in each.items() if v is not None}) for each in definitions)
     parts = [_ROLE, f"Today is {time.strftime('%Y-%m-%d')}.", f"The tools, one JSON object per line:\n{lines}"]
     user = {key: value for key, value in services.user.items() if value}

@@ -69,12 +69,14 @@ def result(outcome):
     return outcome.output["q"]
 
 
-def test_a_plan_is_written_run_and_answered(world, ask):
+def test_a_plan_is_written_run_and_answered(world, ask, step):
+    world.plan(step("a"), identifier="other")
     outcome = ask(written(("E0", "t__write", {"n": 3}), ("E1", "t__echo", {"n": "{{E0.n}}"}), query="Count {{it}}."))
     assert result(outcome) == {**DONE, "steps_executed": 2}
     assert world.calls == [("write", {"n": 3}), ("echo", {"n": 3})]
     ((system, prompt),) = world.models.asked
-    assert '"t__echo"' in system and "plan_and_execute" not in system and "How many?" in prompt
+    assert '"t__echo"' in system and '"plan__other"' in system and "How many?" in prompt
+    assert "plan_and_execute" not in system and '"plan__p"' not in system
     ((_, text),) = world.models.solved
     assert text.startswith("Count { {it} }.") and '"n": 3' in text
     assert world.models.sites == ["plan_and_execute/planner", "plan_and_execute/solver"]
